@@ -1,0 +1,8 @@
+"""`python -m omg` is `omg`."""
+
+import sys
+
+from omg.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

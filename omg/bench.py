@@ -1,0 +1,146 @@
+"""`omg bench`: how fast a world and a training run are, after compilation, and what a replayed episode costs."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from rich.table import Table
+
+from omg.envs import MultiAgentEnv
+from omg.opponents import random_action
+from omg.parts import Parts, args_sanity_check, build
+from omg.utils import device
+from omg.utils.logging import console, say
+
+SECONDS = 6.0
+"""How long each measurement lasts at least."""
+WORLDS = 256
+"""Worlds side by side when the world alone is measured; more where training uses more."""
+
+
+def bench(config: Mapping[str, Any], as_json: bool) -> int:
+    notices = device.setup(config.get("use_cuda"), False, bool(config.get("compilation_cache")))
+    config, mended = args_sanity_check(config)
+    for notice in notices + mended:
+        say(notice, "yellow")
+    result = measure(build(config))
+    if as_json:
+        print(json.dumps(result))
+        return 0
+    table = Table(show_header=False)
+    for key, value in result.items():
+        table.add_row(key, f"{value:,.4g}" if isinstance(value, float) else str(value))
+    console.print(table)
+    return 0
+
+
+def measure(parts: Parts) -> dict[str, Any]:
+    settings = parts.loop.settings
+    worlds = max(WORLDS, settings.batch_size_run)
+    return {
+        "config": parts.settings.name,
+        "env": parts.spec.name,
+        "device": device.describe(),
+        "batch_size_run": settings.batch_size_run,
+        "batch_size": settings.batch_size,
+        "updates_per_iteration": settings.updates_per_iteration,
+        "seeds": parts.settings.seeds,
+        **measure_training(parts),
+        "env_worlds": worlds,
+        "env_steps_per_second_env": measure_world(parts.env, worlds),
+        "replay_bytes_per_episode": parts.loop.buffer.bytes_per_episode(),
+    }
+
+
+def measure_training(parts: Parts) -> dict[str, float]:
+    """Whole iterations once updates have begun: collecting, inserting, sampling, updating."""
+    loop, settings = parts.loop, parts.loop.settings
+    state = loop.init()
+    started = time.perf_counter()
+    state, _ = jax.block_until_ready(loop.run(state, 0, 0))
+    compiled = time.perf_counter() - started
+    episode = 0
+    # Fill the buffer until updates begin, and a little further so that memory has been touched.
+    warm_up = -(-settings.batch_size // settings.batch_size_run) + 3
+    state, _ = jax.block_until_ready(loop.run(state, episode, warm_up))
+    episode += warm_up * settings.batch_size_run
+
+    steps, updates, iterations = [], [], []
+
+    def call(n: int) -> None:
+        nonlocal state, episode
+        state, totals = loop.run(state, episode, n)
+        totals = jax.device_get(totals)
+        episode += n * settings.batch_size_run
+        steps.append(int(totals.steps.sum()))
+        updates.append(int(totals.updates.sum()))
+        iterations.append(n)
+
+    seconds = repeat(call)
+    return {
+        "env_steps_per_second_train": sum(steps) / seconds,
+        "updates_per_second": sum(updates) / seconds,
+        "seconds_per_iteration": seconds / sum(iterations),
+        "steps_per_episode": sum(steps) / (sum(iterations) * settings.batch_size_run * parts.settings.seeds),
+        "compile_seconds": compiled,
+    }
+
+
+def measure_world(env: MultiAgentEnv, worlds: int) -> float:
+    """The world alone in a scan: random available actions, everything it shows kept, finished worlds started anew."""
+    choose = jax.vmap(jax.vmap(random_action, in_axes=(0, 0, None, 0)), in_axes=(0, 0, None, 0))
+    agents, limit = env.spec.n_agents, env.spec.episode_limit
+
+    def step(carry, key):
+        state, seen, t = carry
+        k_act, k_world, k_reset = jax.random.split(key, 3)
+        actions = choose(seen.obs, seen.avail_actions, 0, jax.random.split(k_act, (worlds, agents)))
+        state, seen = jax.vmap(env.step)(state, actions, jax.random.split(k_world, worlds))
+        over = seen.terminated | (t + 1 >= limit)
+        fresh = jax.vmap(env.reset)(jax.random.split(k_reset, worlds))
+
+        def renew(new: Any, old: Any) -> Any:
+            return jnp.where(over.reshape(over.shape + (1,) * (old.ndim - 1)), new, old).astype(old.dtype)
+
+        state, seen = jax.tree.map(renew, fresh, (state, seen))
+        return (state, seen, jnp.where(over, 0, t + 1)), (seen.obs, seen.state, seen.avail_actions, seen.reward)
+
+    @jax.jit
+    def play(carry, key):
+        carry, kept = jax.lax.scan(step, carry, jax.random.split(key, 50))
+        # A sum keeps the compiler from leaving out what nobody looks at.
+        return carry, sum(x.astype(jnp.float32).sum() for x in kept)
+
+    state, seen = jax.jit(jax.vmap(env.reset))(jax.random.split(jax.random.key(0), worlds))
+    carry = (state, seen, jnp.zeros(worlds, jnp.int32))
+    for i in range(2):
+        carry, _ = jax.block_until_ready(play(carry, jax.random.key(i)))
+    calls = 0
+
+    def call(n: int) -> None:
+        nonlocal carry, calls
+        for _ in range(n):
+            carry, total = play(carry, jax.random.key(calls))
+            calls += 1
+        jax.block_until_ready(total)
+
+    seconds = repeat(call)
+    return calls * 50 * worlds / seconds
+
+
+def repeat(call: Callable[[int], None]) -> float:
+    """Calls with growing counts until `SECONDS` have been spent; returns how many were."""
+    total, n = 0.0, 1
+    while total < SECONDS:
+        started = time.perf_counter()
+        call(n)
+        last = time.perf_counter() - started
+        total += last
+        # About a second a call, so that the way into the compiled program and back does not count.
+        n = max(1, min(2 * n if last < 0.5 else n, 1 << 20))
+    return total

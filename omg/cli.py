@@ -1,0 +1,191 @@
+"""The command line: `omg train`, `evaluate`, `list`, `bench`, and Sacred's own commands. `main.py` is the same door."""
+
+from __future__ import annotations
+
+import copy
+import os
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from omg import config as configuration
+from omg.config import Command
+from omg.utils.logging import say
+from omg.utils.settings import UserError
+
+USAGE = """\
+OMG: opponent modelling in multi-agent reinforcement learning.
+
+  omg train      --config=qmix --env-config=foraging --seed=3 --t_max=200000 with env_args.grid_size=10
+  omg train      --resume --run_dir=DIR            go on with a run that was stopped
+  omg evaluate   --checkpoint_path=DIR [--load_step=N] [--save_replay]
+  omg list                                         algorithms and worlds
+  omg bench      --config=iql --env-config=foraging [--json]
+  omg print_config --config=qmix                   what a run would use (Sacred's commands work too)
+
+python main.py … is the same as omg train …. Settings are merged default → env-config → config → command line;
+write them as --key=value, --flag (true), or after the word 'with' as key=value; dots reach inside: env_args.food=5.
+"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs one command; returns the exit status. A mistake in the input is one sentence on stderr and status 2."""
+    try:
+        return dispatch(configuration.parse(sys.argv[1:] if arguments is None else arguments))
+    except UserError as error:
+        say(f"omg: {error}", "red")
+        return 2
+    except KeyboardInterrupt:
+        say("stopped.")
+        return 130
+
+
+def dispatch(command: Command) -> int:
+    if command.help:
+        print(USAGE + "\nSettings of every run, with their defaults:\n")
+        print((configuration.CONFIG_DIR / "default.yaml").read_text().split("\n", 2)[2])
+        return 0
+    if command.verb == "list":
+        return list_configurations()
+    if command.verb == "evaluate" or command.get("evaluate"):
+        return evaluate(command)
+    if command.verb == "bench":
+        return bench(command)
+    return train(command)
+
+
+def list_configurations() -> int:
+    for title, kind, option in (("algorithms", "algs", "--config"), ("worlds", "envs", "--env-config")):
+        print(f"{title} ({option}=…)")
+        for name, path in configuration.available(kind).items():
+            print(f"  {name:<15}{configuration.one_line(path)}")
+    return 0
+
+
+def train(command: Command) -> int:
+    from omg.parts import known_keys
+
+    folder = None
+    if command.get("resume"):
+        folder = _run_to_resume(command)
+        config = configuration.override(configuration.read_yaml(folder / "config.yaml"), command, known_keys())
+    else:
+        config = configuration.load(command, known_keys())
+    if command.verb in configuration.SACRED_COMMANDS:
+        return under_sacred(config, command.verb)
+
+    from omg import run
+
+    folder = folder or new_folder(config)
+    prepared = run.prepare(config, folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    return under_sacred(prepared.parts.config, None, prepared)
+
+
+def under_sacred(config: dict[str, Any], sacred_command: str | None, prepared: Any = None) -> int:
+    """`my_main` as Sacred's main function; or one of Sacred's own commands on the configuration."""
+    from sacred import SETTINGS, Experiment
+    from sacred.observers import FileStorageObserver
+
+    from omg.run import run
+
+    SETTINGS["CAPTURE_MODE"] = "no"
+    SETTINGS["CONFIG"]["READ_ONLY_CONFIG"] = False
+    SETTINGS["HOST_INFO"]["INCLUDE_GPU_INFO"] = False
+    experiment = Experiment("omg", save_git_info=False)
+    experiment.add_config(copy.deepcopy(config))
+
+    @experiment.main
+    def my_main(_run: Any, _config: dict[str, Any], _log: Any) -> int:
+        return run(_run, prepared, _log)
+
+    if sacred_command:
+        experiment.run(sacred_command)
+        return 0
+    folder = prepared.folder
+    experiment.observers.append(FileStorageObserver(folder / "sacred", copy_sources=False))
+    if config["mongo_url"]:
+        experiment.observers.append(_mongo(config["mongo_url"]))
+    level = "DEBUG" if config["debug"] else "WARNING"
+    status = experiment.run(options={"--loglevel": level}).result
+    print(folder)
+    return status
+
+
+def evaluate(command: Command) -> int:
+    from omg import run
+    from omg.parts import known_keys
+    from omg.utils import checkpoints
+
+    path = command.get("checkpoint_path")
+    if not isinstance(path, (str, int)) or isinstance(path, bool):
+        raise UserError("evaluate needs a model: add --checkpoint_path=DIR (a run's folder).")
+    found = checkpoints.find(Path(str(path)), int(command.get("load_step", 0) or 0))
+    saved = found.manifest["config"] | {"resume": False, "run_dir": None, "save_replay": False}
+    config = configuration.override(saved, command, known_keys()) | {"evaluate": True}
+    folder = Path(config["run_dir"]) if config["run_dir"] else found.path.parent.parent / "evaluation" / found.path.name
+    _check_writable(folder)
+    status = run.evaluate(run.prepare(config, folder))
+    print(folder)
+    return status
+
+
+def bench(command: Command) -> int:
+    from omg.bench import bench as measure
+    from omg.parts import known_keys
+
+    return measure(configuration.load(command, known_keys()), as_json=command.json)
+
+
+def new_folder(config: dict[str, Any]) -> Path:
+    """Where a new run goes. Nothing is made yet; a folder that holds a run already is refused."""
+    if config.get("run_dir"):
+        folder = Path(str(config["run_dir"]))
+        if (folder / "config.yaml").exists():
+            raise UserError(f"{folder} already holds a run: add --resume to go on with it, or choose another folder.")
+    else:
+        stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+        base = f"{config['name']}__{config['env']}__seed{config['seed']}__{stamp}"
+        results = Path(str(config["local_results_path"]))
+        folder, again = results / base, 1
+        while folder.exists():
+            again += 1
+            folder = results / f"{base}-{again}"
+    _check_writable(folder)
+    return folder
+
+
+def _check_writable(folder: Path) -> None:
+    """Whether the folder could be made, without making it."""
+    existing = folder
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    if not existing.is_dir():
+        raise UserError(f"cannot write results to {folder}: {existing} is not a folder.")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise UserError(f"cannot write results to {folder}: no permission to write in {existing}.")
+
+
+def _run_to_resume(command: Command) -> Path:
+    run_dir = command.get("run_dir")
+    if not isinstance(run_dir, str):
+        raise UserError("--resume needs to know which run: add --run_dir=DIR (a folder under results/).")
+    folder = Path(run_dir)
+    if not (folder / "config.yaml").is_file():
+        raise UserError(f"there is no run to resume in {folder}: it has no config.yaml.")
+    _check_writable(folder)
+    return folder
+
+
+def _mongo(url: str) -> Any:
+    try:
+        from sacred.observers import MongoObserver
+
+        return MongoObserver(url=url)
+    except ImportError as error:
+        raise UserError("--mongo_url needs pymongo: pip install 'omg-marl[mongo]'.") from error
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The parts that play, store and learn are made of."""

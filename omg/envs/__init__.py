@@ -1,0 +1,48 @@
+"""Worlds by name (`env`). `make("foraging", grid_size=8)` gives one; what a world imports is loaded when it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from omg.envs.multiagentenv import MultiAgentEnv, Spec, Timestep
+from omg.utils.settings import choose, fill_exactly
+
+
+def _foraging(env_args: Mapping[str, Any]) -> MultiAgentEnv:
+    from omg.envs.foraging import Foraging, ForagingSettings
+
+    return Foraging(fill_exactly(ForagingSettings, env_args, "env_args."))
+
+
+def _predator_prey(env_args: Mapping[str, Any]) -> MultiAgentEnv:
+    from omg.envs.predator_prey import PredatorPrey, PredatorPreySettings
+
+    return PredatorPrey(fill_exactly(PredatorPreySettings, env_args, "env_args."))
+
+
+def _matrix_game(env_args: Mapping[str, Any]) -> MultiAgentEnv:
+    from omg.envs.matrix_game import MatrixGame, MatrixGameSettings
+
+    return MatrixGame(fill_exactly(MatrixGameSettings, env_args, "env_args."))
+
+
+def _jaxmarl(env_args: Mapping[str, Any]) -> MultiAgentEnv:
+    from omg.envs.jaxmarl_adapter import JaxMARLWorld
+
+    return JaxMARLWorld(env_args)
+
+
+REGISTRY: dict[str, Callable[[Mapping[str, Any]], MultiAgentEnv]] = {
+    "foraging": _foraging,
+    "predator_prey": _predator_prey,
+    "matrix_game": _matrix_game,
+    "jaxmarl": _jaxmarl,
+}
+
+
+def make(world: str, /, **env_args: Any) -> MultiAgentEnv:
+    return choose(REGISTRY, world, "world")(env_args)
+
+
+__all__ = ["REGISTRY", "MultiAgentEnv", "Spec", "Timestep", "make"]

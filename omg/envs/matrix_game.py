@@ -1,0 +1,155 @@
+"""Matrix games whose payoffs stand in the YAML: one-shot, repeated, and with several states.
+
+`payoff` is one tensor shared by all agents, indexed by their actions; `payoffs` has one such tensor per agent. A game
+of several states lists them under `states`, each with its payoff and, as `next`, the state that follows: a name, or a
+tensor of names indexed like the payoff (null ends the round). The first state listed is where a round starts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int
+
+from omg.envs.multiagentenv import Kind, MultiAgentEnv, Spec, Timestep
+from omg.utils.settings import UserError, nearest
+
+END = -1
+
+
+@dataclass(frozen=True)
+class MatrixGameSettings:
+    payoff: list | None = None
+    payoffs: list | None = None
+    states: dict | None = None
+    rounds: int = 1
+    episode_limit: int | None = None
+
+
+class GameState(NamedTuple):
+    at: Int[Array, ""]
+    round: Int[Array, ""]
+    last_actions: Int[Array, " agent"]
+
+
+class MatrixGame(MultiAgentEnv):
+    """Everybody sees the state and what everybody did last."""
+
+    Settings = MatrixGameSettings
+
+    def __init__(self, settings: MatrixGameSettings):
+        s = settings
+        states = s.states
+        if states is None:
+            states = {"game": {k: v for k, v in (("payoff", s.payoff), ("payoffs", s.payoffs)) if v is not None}}
+        elif s.payoff is not None or s.payoffs is not None:
+            raise UserError("a matrix game has either env_args.states or one payoff, not both.")
+        if s.rounds < 1:
+            raise UserError(f"env_args.rounds is {s.rounds}; a game has one round or more.")
+        names = list(states)
+        tensors = [_payoffs(name, states[name]) for name in names]
+        if len({t.shape for t in tensors}) != 1:
+            raise UserError("every state of a matrix game needs a payoff of the same shape.")
+        shared = all("payoff" in state for state in states.values())
+        self.payoff = jnp.array(np.stack(tensors), jnp.float32)
+        n, shape = tensors[0].shape[0], tensors[0].shape[1:]
+        after = np.stack([_next(state.get("next"), names, shape) for state in states.values()])
+        self.next = jnp.array(after)
+        limit = s.episode_limit or s.rounds * _longest(after)
+        self.rounds, self.n_states = s.rounds, len(names)
+        self.actions = jnp.array(shape)
+        size = self.n_states + n * max(shape)
+        self.spec = Spec("matrix_game", n, max(shape), size, size, limit, _kind(tensors, shared))
+
+    def reset(self, key: Array) -> tuple[GameState, Timestep]:
+        nothing = jnp.full(self.spec.n_agents, -1, jnp.int32)
+        state = GameState(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32), nothing)
+        return state, self._show(state, jnp.zeros(self.spec.n_agents), jnp.zeros((), bool))
+
+    def step(self, state: GameState, actions: Int[Array, " agent"], key: Array) -> tuple[GameState, Timestep]:
+        # The joint action as one index, so that any number of agents is one lookup.
+        sizes = self.payoff.shape[2:]
+        joint = jnp.ravel_multi_index(tuple(actions), sizes, mode="clip")
+        cells = self.payoff.reshape(self.n_states, self.spec.n_agents, -1)
+        reward = cells[state.at, :, joint]
+        after = self.next.reshape(self.n_states, -1)[state.at, joint]
+        round_over = after == END
+        rounds = state.round + round_over
+        new = GameState(jnp.where(round_over, 0, after), rounds, actions.astype(jnp.int32))
+        return new, self._show(new, reward, rounds >= self.rounds)
+
+    def _show(self, state: GameState, reward: Array, terminated: Array) -> Timestep:
+        n, a = self.spec.n_agents, self.spec.n_actions
+        where = jax.nn.one_hot(state.at, self.n_states)
+        view = jnp.concatenate([where, jax.nn.one_hot(state.last_actions, a).ravel()])
+        return Timestep(
+            obs=jnp.broadcast_to(view, (n, view.size)),
+            state=view,
+            avail_actions=jnp.arange(a) < self.actions[:, None],
+            reward=reward,
+            terminated=terminated,
+            alive=jnp.ones(n, bool),
+            info={},
+        )
+
+
+def _payoffs(name: str, state: Any) -> np.ndarray:
+    """`[agent, action of agent 1, action of agent 2, …]`."""
+    if not isinstance(state, dict):
+        raise UserError(f"state {name!r} of the matrix game needs a payoff.")
+    for key in state:
+        if key not in ("payoff", "payoffs", "next"):
+            raise UserError(f"unknown key {key!r} in state {name!r}.{nearest(key, ['payoff', 'payoffs', 'next'])}")
+    if ("payoff" in state) == ("payoffs" in state):
+        raise UserError(
+            f"state {name!r} of the matrix game needs either payoff (shared by all) or payoffs (one tensor per agent)."
+        )
+    try:
+        tensor = np.array(state.get("payoff", state.get("payoffs")), dtype=np.float32)
+    except (ValueError, TypeError) as error:
+        raise UserError(f"the payoff of state {name!r} is not a full tensor of numbers.") from error
+    if "payoff" in state:
+        tensor = np.broadcast_to(tensor, (tensor.ndim, *tensor.shape))
+    if tensor.ndim < 2 or tensor.shape[0] != tensor.ndim - 1:
+        raise UserError(
+            f"the payoffs of state {name!r} have shape {tensor.shape}: for n agents, n tensors of n dimensions each."
+        )
+    return tensor
+
+
+def _next(after: Any, names: list[str], shape: tuple[int, ...]) -> np.ndarray:
+    def index(name: str | None) -> int:
+        if name is None:
+            return END
+        if name not in names:
+            raise UserError(f"the matrix game has no state {name!r}.{nearest(str(name), names)}")
+        return names.index(name)
+
+    table = np.array(after, dtype=object)
+    if table.ndim and table.shape != shape:
+        raise UserError(f"next has shape {table.shape}, the payoff {shape}: they must agree.")
+    return np.broadcast_to(np.vectorize(index, otypes=[np.int32])(table), shape)
+
+
+def _longest(after: np.ndarray) -> int:
+    """Steps of the longest round, from the first state to an end."""
+
+    def steps(at: int, path: tuple[int, ...]) -> int:
+        if at in path:
+            raise UserError(
+                "the matrix game's states form a circle: say how long it lasts with env_args.episode_limit."
+            )
+        following = {int(s) for s in after[at].ravel()} - {END}
+        return 1 + max((steps(s, (*path, at)) for s in following), default=0)
+
+    return steps(0, ())
+
+
+def _kind(tensors: list[np.ndarray], shared: bool) -> Kind:
+    if shared:
+        return "cooperative"
+    return "zero-sum" if all(np.allclose(t.sum(0), 0) for t in tensors) else "mixed"

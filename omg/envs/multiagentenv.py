@@ -1,0 +1,65 @@
+"""What a world is: two pure functions, `reset` and `step`, and a static `spec`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from jaxtyping import Array, Bool, Float, Int
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Kind = Literal["cooperative", "zero-sum", "mixed"]
+
+
+@dataclass(frozen=True)
+class Spec:
+    """The sizes of a world. `*_dtype` is the smallest type that holds its numbers exactly: replay is kept in it."""
+
+    name: str
+    n_agents: int
+    n_actions: int
+    obs_size: int
+    state_size: int
+    episode_limit: int
+    kind: Kind
+    obs_dtype: str = "float32"
+    state_dtype: str = "float32"
+
+    def team_reward(self, reward: Float[Array, "*axes agent"]) -> Float[Array, "*axes"]:
+        """One number for the team: a shared reward counted once, in mixed games the sum over agents.
+
+        In a zero-sum game the sum would always be nothing: there it is the first agent's.
+        """
+        if self.kind == "cooperative":
+            return reward.mean(-1)
+        return reward.sum(-1) if self.kind == "mixed" else reward[..., 0]
+
+
+class Timestep(NamedTuple):
+    """What a world shows after `reset` or `step`. `terminated` is the end of the game, not of the time allowed."""
+
+    obs: Float[Array, "agent obs"]
+    state: Float[Array, " state"]
+    avail_actions: Bool[Array, "agent action"]
+    reward: Float[Array, " agent"]
+    terminated: Bool[Array, ""]
+    alive: Bool[Array, " agent"]
+    info: dict[str, Array]
+
+
+class MultiAgentEnv:
+    """Base of every compiled world. `state` is any pytree; `info` has the same scalar entries at every step."""
+
+    spec: Spec
+
+    def reset(self, key: Array) -> tuple[Any, Timestep]:
+        raise NotImplementedError(f"{type(self).__name__} does not say how an episode starts")
+
+    def step(self, state: Any, actions: Int[Array, " agent"], key: Array) -> tuple[Any, Timestep]:
+        raise NotImplementedError(f"{type(self).__name__} does not say what a step does")
+
+    def render(self, state: Any) -> Image | None:
+        """A picture of one moment, where the world has one."""
+        return None

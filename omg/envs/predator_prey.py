@@ -1,0 +1,102 @@
+"""Predator–prey: JaxMARL's MPE simple_tag. The predators are the team; the prey follows a written rule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+from PIL import Image, ImageDraw
+
+from omg.envs.jaxmarl_adapter import import_jaxmarl
+from omg.envs.multiagentenv import MultiAgentEnv, Spec, Timestep
+from omg.utils.settings import UserError
+
+DIRECTIONS = jnp.array([[0.0, 0.0], [-1.0, 0.0], [1.0, 0.0], [0.0, -1.0], [0.0, 1.0]])
+"""What MPE's five actions push towards."""
+
+
+@dataclass(frozen=True)
+class PredatorPreySettings:
+    predators: int = 3
+    obstacles: int = 2
+    episode_limit: int = 25
+    prey: Literal["flee", "random", "still"] = "flee"
+
+
+class PredatorPrey(MultiAgentEnv):
+    """Every predator touching the prey earns the whole team 10."""
+
+    Settings = PredatorPreySettings
+
+    def __init__(self, settings: PredatorPreySettings):
+        s = settings
+        if s.predators < 1 or s.obstacles < 0 or s.episode_limit < 1:
+            raise UserError("predator_prey needs one predator or more, and an episode_limit of 1 or more.")
+        self.settings = s
+        jaxmarl = import_jaxmarl()
+        self.game = jaxmarl.make(
+            "MPE_simple_tag_v3",
+            num_good_agents=1,
+            num_adversaries=s.predators,
+            num_obs=s.obstacles,
+            max_steps=s.episode_limit,
+        )
+        n, entities = s.predators, s.predators + 1 + s.obstacles
+        obs_size = 4 + 2 * s.obstacles + 2 * n + 2
+        state_size = 2 * entities + 2 * (n + 1)
+        self.spec = Spec("predator_prey", n, 5, obs_size, state_size, s.episode_limit, "cooperative")
+
+    def reset(self, key: Array) -> tuple[Any, Timestep]:
+        obs, state = self.game.reset(key)
+        return state, self._show(state, obs, jnp.zeros(self.spec.n_agents))
+
+    def step(self, state: Any, actions: Int[Array, " agent"], key: Array) -> tuple[Any, Timestep]:
+        k_prey, k_world = jax.random.split(key)
+        moves = jnp.append(actions, self.prey_action(state, k_prey))
+        named = {name: moves[i] for i, name in enumerate(self.game.agents)}
+        obs, state, rewards, _, _ = self.game.step_env(k_world, state, named)
+        reward = jnp.stack([rewards[name] for name in self.game.adversaries]).astype(jnp.float32)
+        return state, self._show(state, obs, reward)
+
+    def prey_action(self, state: Any, key: Array) -> Int[Array, ""]:
+        """Flee: the push that leaves the prey farthest from the nearest predator, without leaving the field."""
+        if self.settings.prey == "still":
+            return jnp.int32(0)
+        if self.settings.prey == "random":
+            return jax.random.randint(key, (), 0, 5)
+        n, game = self.settings.predators, self.game
+        velocity = state.p_vel[n] * (1 - game.damping) + DIRECTIONS * game.accel[n] * game.dt
+        ahead = state.p_pos[n] + 3 * game.dt * velocity
+        predators = state.p_pos[:n] + game.dt * state.p_vel[:n]
+        distance = jnp.sqrt(((ahead[:, None] - predators) ** 2).sum(-1)).min(-1)
+        outside = jnp.maximum(abs(ahead) - 0.9, 0.0).sum(-1)
+        return (distance - 3 * outside).argmax()
+
+    def _show(self, state: Any, obs: dict[str, Array], reward: Array) -> Timestep:
+        n = self.spec.n_agents
+        return Timestep(
+            obs=jnp.stack([obs[name] for name in self.game.adversaries]),
+            state=jnp.concatenate([state.p_pos.ravel(), state.p_vel[: n + 1].ravel()]),
+            avail_actions=jnp.ones((n, 5), bool),
+            reward=reward,
+            terminated=jnp.zeros((), bool),
+            alive=jnp.ones(n, bool),
+            info={},
+        )
+
+    def render(self, state: Any) -> Image.Image:
+        size, half = 360, 1.5
+        picture = Image.new("RGB", (size, size), (247, 245, 240))
+        draw = ImageDraw.Draw(picture)
+        edge = [size * (half - 1) / (2 * half), size * (half + 1) / (2 * half)]
+        draw.rectangle([edge[0], edge[0], edge[1], edge[1]], outline=(214, 210, 200))
+        n = self.settings.predators
+        colours = [(41, 98, 155)] * n + [(192, 57, 43)] + [(150, 146, 138)] * self.settings.obstacles
+        for (x, y), radius, colour in zip(state.p_pos, self.game.rad, colours, strict=True):
+            scale = size / (2 * half)
+            cx, cy, r = (float(x) + half) * scale, (half - float(y)) * scale, float(radius) * scale
+            draw.ellipse([cx - r, cy - r, cx + r, cy + r], fill=colour)
+        return picture

@@ -1,0 +1,1 @@
+"""Measuring what was learned: numbers, figures, pictures of episodes."""

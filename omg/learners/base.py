@@ -1,0 +1,104 @@
+"""What learners share: their state, optimiser, target networks, and the parts they save."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Int
+
+from omg.components.episode_buffer import EpisodeBatch
+from omg.controllers.basic_controller import BasicMAC
+from omg.envs.multiagentenv import Spec
+from omg.utils.settings import fill
+
+Params = dict[str, Any]
+Metrics = dict[str, Array]
+
+
+@dataclass(frozen=True)
+class LearnerSettings:
+    gamma: float = 0.99
+    lr: float = 5e-4
+    optim_alpha: float = 0.99
+    optim_eps: float = 1e-5
+    grad_norm_clip: float = 10.0
+    target_update_interval: int = 200
+    double_q: bool = True
+
+
+class LearnerState(NamedTuple):
+    """`params` and `target` hold networks under the names they are saved by."""
+
+    params: Params
+    target: Params
+    opt_state: Any
+    updates: Int[Array, ""]
+
+
+class Learner:
+    """Everything a learner knows besides its state. Subclasses say what their networks and their loss are."""
+
+    Settings: type[LearnerSettings] = LearnerSettings
+    on_policy = False
+
+    def __init__(self, spec: Spec, mac: BasicMAC, config: Mapping[str, Any]):
+        self.spec = spec
+        self.mac = mac
+        self.settings = fill(self.Settings, config)
+
+    def init(self, key: Array) -> LearnerState:
+        params = self.init_params(key)
+        # The target starts as a copy with buffers of its own, so that both can be donated to the compiled loop.
+        target = jax.tree.map(jnp.copy, self.target_of(params))
+        return LearnerState(params, target, self.init_optimiser(params), jnp.zeros((), jnp.int32))
+
+    def init_params(self, key: Array) -> Params:
+        raise NotImplementedError(f"{type(self).__name__} does not say what its networks are")
+
+    def target_of(self, params: Params) -> Params:
+        """The networks of which an older copy is kept."""
+        return params
+
+    def optimiser(self) -> optax.GradientTransformation:
+        s = self.settings
+        rms = optax.rmsprop(s.lr, decay=s.optim_alpha, eps=s.optim_eps, eps_in_sqrt=False)
+        return optax.chain(optax.clip_by_global_norm(s.grad_norm_clip), rms)
+
+    def init_optimiser(self, params: Params) -> Any:
+        return self.optimiser().init(params)
+
+    def loss(self, params: Params, target: Params, batch: EpisodeBatch, t_env: Array) -> tuple[Array, Metrics]:
+        raise NotImplementedError(f"{type(self).__name__} does not say what it minimises")
+
+    def train(
+        self, state: LearnerState, batch: EpisodeBatch, t_env: Array, since: Array, episode: Array
+    ) -> tuple[LearnerState, Metrics]:
+        """One update. `episode` counts the episodes collected by now, `since` those collected by the update before."""
+        gradient = jax.value_and_grad(self.loss, has_aux=True)
+        (loss, metrics), grads = gradient(state.params, state.target, batch, t_env)
+        updates, opt_state = self.optimiser().update(grads, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        metrics = {"loss": loss, "grad_norm": optax.global_norm(grads), **metrics}
+        state = LearnerState(params, state.target, opt_state, state.updates + 1)
+        return self.refresh_target(state, since, episode), metrics
+
+    def refresh_target(self, state: LearnerState, since: Array, episode: Array) -> LearnerState:
+        """Copies the networks whenever another `target_update_interval` episodes have passed."""
+        interval = self.settings.target_update_interval
+        due = episode // interval > since // interval
+        fresh = self.target_of(state.params)
+        return state._replace(target=jax.tree.map(lambda new, old: jnp.where(due, new, old), fresh, state.target))
+
+    def parts(self, state: LearnerState) -> dict[str, Any]:
+        """What is saved, one file each: every network, the optimiser, and the older copies."""
+        return {**state.params, "opt": state.opt_state, "target": state.target}
+
+    def with_parts(self, state: LearnerState, parts: dict[str, Any]) -> LearnerState:
+        return state._replace(
+            params={name: parts[name] for name in state.params}, opt_state=parts["opt"], target=parts["target"]
+        )

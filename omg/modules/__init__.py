@@ -1,0 +1,1 @@
+"""Networks: agents, agent models, mixers, critics."""

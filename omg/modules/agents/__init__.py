@@ -1,0 +1,10 @@
+"""Policies by name (`policy_model`)."""
+
+from omg.modules.agents.idv_rnn_agent import IDVRNNAgent
+from omg.modules.agents.rnn_agent import AgentSettings, DuellingRNNAgent, RNNAgent
+
+Agent = RNNAgent | IDVRNNAgent
+
+REGISTRY = {"rnn": RNNAgent, "idv_rnn": IDVRNNAgent, "duelling_rnn": DuellingRNNAgent}
+
+__all__ = ["REGISTRY", "Agent", "AgentSettings"]

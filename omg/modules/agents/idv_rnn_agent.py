@@ -1,0 +1,38 @@
+"""The individual recurrent agent: every seat has a network of its own, all evaluated together."""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from omg.modules.agents.rnn_agent import AgentSettings, RNNAgent
+
+
+class IDVRNNAgent(eqx.Module):
+    """One RNNAgent whose arrays have a leading axis over seats."""
+
+    Settings = AgentSettings
+
+    seats: RNNAgent
+
+    def __init__(self, input_size: int, n_actions: int, n_agents: int, settings: AgentSettings, key: Array):
+        def one(k: Array) -> RNNAgent:
+            return RNNAgent(input_size, n_actions, 1, settings, k)
+
+        self.seats = jax.vmap(one)(jax.random.split(key, n_agents))
+
+    def init_hidden(self, batch: int, n_agents: int) -> Float[Array, "batch agent hidden"]:
+        return jnp.zeros((batch, n_agents, self.seats.fc1.bias.shape[-1]))
+
+    def step(self, inputs: Float[Array, "batch agent input"], hidden: Float[Array, "batch agent hidden"]):
+        each = jax.vmap(RNNAgent.step, in_axes=(0, 1, 1), out_axes=1)
+        return each(self.seats, inputs, hidden)
+
+    def unroll(self, inputs: Float[Array, "time batch agent input"], hidden: Float[Array, "batch agent hidden"]):
+        def one(agent: RNNAgent, x: Array, h: Array):
+            outputs, hiddens = agent.unroll(x[:, :, None], h[:, None])
+            return outputs[:, :, 0], hiddens[:, :, 0]
+
+        return jax.vmap(one, in_axes=(0, 2, 1), out_axes=2)(self.seats, inputs, hidden)

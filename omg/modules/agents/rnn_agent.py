@@ -1,0 +1,81 @@
+"""The recurrent agent: one network shared by all seats. Fully connected → GRU → one output per action."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from omg.components.gru import GRU
+from omg.components.linear import Linear
+
+
+@dataclass(frozen=True)
+class AgentSettings:
+    rnn_hidden_dim: int = 64
+
+
+class DuellingHead(eqx.Module):
+    """Q = V + A - mean A: the value of being here apart from what each action adds."""
+
+    value: Linear
+    advantage: Linear
+
+    def __init__(self, input_size: int, n_actions: int, key: Array):
+        k_value, k_advantage = jax.random.split(key)
+        self.value = Linear(input_size, 1, k_value)
+        self.advantage = Linear(input_size, n_actions, k_advantage)
+
+    def __call__(self, x: Float[Array, "*rows input"]) -> Float[Array, "*rows action"]:
+        advantage = self.advantage(x)
+        return self.value(x) + advantage - advantage.mean(-1, keepdims=True)
+
+
+class RNNAgent(eqx.Module):
+    """All seats share these weights: rows of the batch and seats are one axis to it."""
+
+    Settings = AgentSettings
+
+    fc1: Linear
+    rnn: GRU
+    fc2: Linear | DuellingHead
+
+    def __init__(self, input_size: int, n_actions: int, n_agents: int, settings: AgentSettings, key: Array):
+        k_in, k_rnn, k_out = jax.random.split(key, 3)
+        hidden = settings.rnn_hidden_dim
+        self.fc1 = Linear(input_size, hidden, k_in)
+        self.rnn = GRU(hidden, hidden, k_rnn)
+        self.fc2 = self.make_head(hidden, n_actions, k_out)
+
+    @staticmethod
+    def make_head(hidden: int, n_actions: int, key: Array) -> Linear | DuellingHead:
+        return Linear(hidden, n_actions, key)
+
+    def init_hidden(self, batch: int, n_agents: int) -> Float[Array, "batch agent hidden"]:
+        return jnp.zeros((batch, n_agents, self.fc1.bias.shape[-1]))
+
+    def step(
+        self, inputs: Float[Array, "batch agent input"], hidden: Float[Array, "batch agent hidden"]
+    ) -> tuple[Float[Array, "batch agent action"], Float[Array, "batch agent hidden"]]:
+        hidden = self.rnn.step(jax.nn.relu(self.fc1(inputs)), hidden)
+        return self.fc2(hidden), hidden
+
+    def unroll(
+        self, inputs: Float[Array, "time batch agent input"], hidden: Float[Array, "batch agent hidden"]
+    ) -> tuple[Float[Array, "time batch agent action"], Float[Array, "time batch agent hidden"]]:
+        time, batch, n_agents, _ = inputs.shape
+        x = jax.nn.relu(self.fc1(inputs.reshape(time, batch * n_agents, -1)))
+        hiddens = self.rnn.unroll(x, hidden.reshape(batch * n_agents, -1))
+        hiddens = hiddens.reshape(time, batch, n_agents, -1)
+        return self.fc2(hiddens), hiddens
+
+
+class DuellingRNNAgent(RNNAgent):
+    """The same with a duelling head (`d3qn`: duelling, double, deep Q-learning)."""
+
+    @staticmethod
+    def make_head(hidden: int, n_actions: int, key: Array) -> Linear | DuellingHead:
+        return DuellingHead(hidden, n_actions, key)

@@ -1,0 +1,196 @@
+"""The parts of an experiment, built by name from its configuration, and the checks that come before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+import jax
+from jaxtyping import Array
+
+from omg.components.action_selectors import REGISTRY as selector_REGISTRY
+from omg.components.episode_buffer import ReplayBuffer, make_scheme
+from omg.controllers import REGISTRY as mac_REGISTRY
+from omg.controllers import BasicMAC
+from omg.envs import REGISTRY as env_REGISTRY
+from omg.envs import MultiAgentEnv, Spec
+from omg.learners import REGISTRY as le_REGISTRY
+from omg.learners import Learner
+from omg.modules.agents import REGISTRY as agent_REGISTRY
+from omg.modules.am import REGISTRY as am_REGISTRY
+from omg.modules.critics import REGISTRY as critic_REGISTRY
+from omg.modules.mixers import REGISTRY as mixer_REGISTRY
+from omg.runners import REGISTRY as r_REGISTRY
+from omg.runners import EpisodeStats, VectorRunner
+from omg.training import LoopSettings, TrainingLoop
+from omg.utils import device
+from omg.utils.settings import UserError, choose, fill
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """What belongs to a run as a whole."""
+
+    name: str = "iql"
+    env: str = "foraging"
+    env_args: dict | None = None
+    runner: str = "vector"
+    mac: str = "basic_mac"
+    learner: str = "q_learner"
+    seed: int = 1
+    seeds: int = 1
+    t_max: int = 200_000
+    test_interval: int = 20_000
+    test_nepisode: int = 64
+    log_interval: int = 5_000
+    local_results_path: str = "results"
+    run_dir: str | None = None
+    use_tensorboard: bool = True
+    save_model: bool = True
+    save_model_interval: int = 100_000
+    keep_checkpoints: int = 3
+    save_replay_buffer: bool = True
+    save_replay: bool = False
+    mongo_url: str | None = None
+    checkpoint_path: str | None = None
+    load_step: int = 0
+    resume: bool = False
+    evaluate: bool = False
+    use_cuda: bool | None = None
+    buffer_cpu_only: bool = False
+    debug: bool = False
+    compilation_cache: bool = True
+
+
+def known_keys() -> set[str]:
+    """Every key that some part reads."""
+    keys = {field.name for cls in (RunSettings, LoopSettings) for field in fields(cls)}
+    for registry in (mac_REGISTRY, le_REGISTRY, agent_REGISTRY, selector_REGISTRY, mixer_REGISTRY, critic_REGISTRY):
+        for part in registry.values():
+            keys |= {field.name for field in fields(part.Settings)}
+    return keys
+
+
+class Parts(NamedTuple):
+    """An experiment ready to run: nothing large has been allocated yet."""
+
+    config: dict[str, Any]
+    settings: RunSettings
+    env: MultiAgentEnv
+    mac: BasicMAC
+    learner: Learner
+    loop: TrainingLoop
+    tester: Tester
+
+    @property
+    def spec(self) -> Spec:
+        return self.env.spec
+
+    @property
+    def seeds(self) -> list[int]:
+        return list(range(self.settings.seed, self.settings.seed + self.settings.seeds))
+
+
+class Tester:
+    """Plays test episodes with a team's networks, all of them at once."""
+
+    def __init__(self, runner: VectorRunner, keys: Array):
+        self.runner = runner
+        self.keys = keys
+        self.compiled = jax.jit(self._play)
+
+    def play(self, agent: Any, number: int) -> EpisodeStats:
+        """The `number`-th test of a run: the same worlds whenever it is asked for."""
+        return jax.device_get(self.compiled(agent, jax.numpy.int32(number)))
+
+    def _play(self, agent: Any, number: Array) -> EpisodeStats:
+        # Apart from the keys of training, which count upwards from 0.
+        keys = self.runner.each(lambda key: jax.random.fold_in(jax.random.fold_in(key, 2**31 - 1), number))(self.keys)
+        t_env = self.runner.each(lambda key: jax.numpy.int32(0))(self.keys)
+        return self.runner.run(agent, t_env, keys, test_mode=True, keep=False)[1]
+
+
+def args_sanity_check(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Mends what can be mended and says so; refuses what cannot. Shapes are checked when the parts are built."""
+    config, notices = dict(config), []
+    run, loop = fill(RunSettings, config), fill(LoopSettings, config)
+    positive = {
+        "t_max": run.t_max,
+        "seeds": run.seeds,
+        "batch_size": loop.batch_size,
+        "batch_size_run": loop.batch_size_run,
+        "buffer_size": loop.buffer_size,
+        "updates_per_iteration": loop.updates_per_iteration,
+        "length_buckets": loop.length_buckets,
+        "test_nepisode": run.test_nepisode,
+        "test_interval": run.test_interval,
+        "log_interval": run.log_interval,
+        "save_model_interval": run.save_model_interval,
+        "keep_checkpoints": run.keep_checkpoints,
+    }
+    for key, value in positive.items():
+        if value <= 0:
+            raise UserError(f"{key} is {value}; it must be 1 or more.")
+    if run.seed < 0 or run.seed + run.seeds > 2**31:
+        raise UserError(f"seed is {run.seed}; seeds go from 0 to 2147483647.")
+    if loop.batch_size > loop.buffer_size:
+        raise UserError(
+            f"batch_size ({loop.batch_size}) is larger than buffer_size ({loop.buffer_size}): an update could never "
+            f"be sampled. Try --buffer_size={loop.batch_size} or more."
+        )
+    worlds = loop.batch_size_run
+    if worlds > loop.buffer_size:
+        raise UserError(
+            f"batch_size_run ({worlds}) is larger than buffer_size ({loop.buffer_size}): the buffer could not hold "
+            f"one collection. Try --buffer_size={worlds} or more."
+        )
+    if loop.buffer_size % worlds:
+        config["buffer_size"] = loop.buffer_size // worlds * worlds
+        notices.append(f"buffer_size {loop.buffer_size} → {config['buffer_size']}, a multiple of the {worlds} worlds.")
+        if config["buffer_size"] < loop.batch_size:
+            raise UserError(f"buffer_size, a multiple of batch_size_run ({worlds}), is below batch_size.")
+    if run.test_nepisode % worlds:
+        config["test_nepisode"] = max(1, run.test_nepisode // worlds) * worlds
+        notices.append(
+            f"test_nepisode {run.test_nepisode} → {config['test_nepisode']}, a multiple of the {worlds} worlds."
+        )
+    if run.buffer_cpu_only and jax.default_backend() != "cpu":
+        config["buffer_cpu_only"] = False
+        notices.append("buffer_cpu_only is off: replay is part of the compiled program and lives on its device.")
+    return config, notices
+
+
+def build(config: Mapping[str, Any]) -> Parts:
+    """Every part by its name. What does not fit together, or into memory, is refused here."""
+    run, settings = fill(RunSettings, config), fill(LoopSettings, config)
+    choose(am_REGISTRY, config.get("am_model", "none_am"), "am_model")
+    make_runner = choose(r_REGISTRY, run.runner, "runner")
+    env = choose(env_REGISTRY, run.env, "world")(run.env_args or {})
+    mac = choose(mac_REGISTRY, run.mac, "mac")(env.spec, config)
+    learner = choose(le_REGISTRY, run.learner, "learner")(env.spec, mac, config)
+    if learner.on_policy and settings.buffer_size != settings.batch_size_run:
+        raise UserError(
+            f"{run.learner} learns only from fresh episodes: buffer_size ({settings.buffer_size}) must equal "
+            f"batch_size_run ({settings.batch_size_run})."
+        )
+    scheme, groups = make_scheme(env.spec)
+    n_seeds = None if run.seeds == 1 else run.seeds
+    buffer = ReplayBuffer(scheme, groups, settings.buffer_size, env.spec.episode_limit + 1)
+    _check_memory(buffer, run.seeds)
+    runner = make_runner(env, mac, scheme, groups, settings.batch_size_run, n_seeds)
+    seeds = list(range(run.seed, run.seed + run.seeds))
+    loop = TrainingLoop(runner, buffer, learner, settings, seeds)
+    tester = Tester(make_runner(env, mac, scheme, groups, run.test_nepisode, n_seeds), loop.keys)
+    return Parts(dict(config), run, env, mac, learner, loop, tester)
+
+
+def _check_memory(buffer: ReplayBuffer, seeds: int) -> None:
+    each = buffer.bytes_per_episode() * seeds
+    needed, free = each * buffer.buffer_size, device.free_memory()
+    if needed > free:
+        gib = 2**30
+        raise UserError(
+            f"the replay buffer does not fit: {buffer.buffer_size} episodes take {needed / gib:.1f} GiB and "
+            f"{free / gib:.1f} GiB are free. The largest that fits is --buffer_size={int(0.8 * free // each)}."
+        )

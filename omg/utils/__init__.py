@@ -1,0 +1,1 @@
+"""Settings, logging, checkpoints, timing."""

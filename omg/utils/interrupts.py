@@ -1,0 +1,33 @@
+"""Ctrl-C and SIGTERM as a polite request: finish the call in flight, save, leave."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType
+
+from omg.utils.logging import say
+
+
+class Interrupts:
+    """While entered, the first signal only sets `received`; a second Ctrl-C stops at once."""
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self.previous: dict[int, object] = {}
+
+    def __enter__(self) -> Interrupts:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self.previous[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self.previous.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.received is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.received = number
+        say(f"{signal.Signals(number).name} received: saving, then stopping.")
