@@ -99,7 +99,7 @@ def measure_world(env: MultiAgentEnv, worlds: int) -> float:
     def step(carry, key):
         state, seen, t = carry
         k_act, k_world, k_reset = jax.random.split(key, 3)
-        actions = choose(seen.obs, seen.avail_actions, 0, jax.random.split(k_act, (worlds, agents)))
+        actions = choose(seen.obs, seen.avail_actions, jnp.int32(0), jax.random.split(k_act, (worlds, agents)))
         state, seen = jax.vmap(env.step)(state, actions, jax.random.split(k_world, worlds))
         over = seen.terminated | (t + 1 >= limit)
         fresh = jax.vmap(env.reset)(jax.random.split(k_reset, worlds))

@@ -108,9 +108,9 @@ def under_sacred(config: dict[str, Any], sacred_command: str | None, prepared: A
     if config["mongo_url"]:
         experiment.observers.append(_mongo(config["mongo_url"]))
     level = "DEBUG" if config["debug"] else "WARNING"
-    status = experiment.run(options={"--loglevel": level}).result
+    finished = experiment.run(options={"--loglevel": level})
     print(folder)
-    return status
+    return int(finished.result or 0)
 
 
 def evaluate(command: Command) -> int:

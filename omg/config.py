@@ -93,12 +93,11 @@ def _value(text: str) -> Any:
 
 def load(command: Command, known_keys: Iterable[str]) -> Config:
     """The merged configuration of a command. A key that nothing reads is an error."""
-    known = set(known_keys)
     config = read_yaml(CONFIG_DIR / "default.yaml")
     layers = [named("envs", command.env_config or DEFAULT_ENV), named("algs", command.config or DEFAULT_ALG)]
     for layer in layers:
         config = recursive_dict_update(config, layer)
-    return override(config, command, known)
+    return override(config, command, known_keys)
 
 
 def override(config: Config, command: Command, known_keys: Iterable[str]) -> Config:
@@ -131,9 +130,8 @@ def recursive_dict_update(base: Mapping[str, Any], update: Mapping[str, Any]) ->
     merged = dict(base)
     for key, value in update.items():
         old = merged.get(key)
-        merged[key] = (
-            recursive_dict_update(old, value) if isinstance(value, Mapping) and isinstance(old, Mapping) else value
-        )
+        both = isinstance(value, Mapping) and isinstance(old, Mapping)
+        merged[key] = recursive_dict_update(old, value) if both else value  # type: ignore[arg-type]
     return merged
 
 

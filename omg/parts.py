@@ -66,7 +66,8 @@ class RunSettings:
 def known_keys() -> set[str]:
     """Every key that some part reads."""
     keys = {field.name for cls in (RunSettings, LoopSettings) for field in fields(cls)}
-    for registry in (mac_REGISTRY, le_REGISTRY, agent_REGISTRY, selector_REGISTRY, mixer_REGISTRY, critic_REGISTRY):
+    registries: tuple[Mapping[str, Any], ...] = (mac_REGISTRY, le_REGISTRY, agent_REGISTRY, selector_REGISTRY)
+    for registry in (*registries, mixer_REGISTRY, critic_REGISTRY):
         for part in registry.values():
             keys |= {field.name for field in fields(part.Settings)}
     return keys

@@ -20,7 +20,7 @@ from omg.evaluation.figures import learning_curve
 from omg.evaluation.metrics import over_seeds, summarise
 from omg.evaluation.replay import save_replay
 from omg.parts import Parts, args_sanity_check, build
-from omg.training import Totals, TrainState
+from omg.training import T_ENV_MAX, Totals, TrainState
 from omg.utils import checkpoints, device
 from omg.utils.interrupts import Interrupts
 from omg.utils.logging import Logger, ProgressReport, say
@@ -32,7 +32,7 @@ SECONDS_PER_CALL = 1.0
 
 @dataclass
 class Counters:
-    """Where a run stands. Saved with every checkpoint, so that a resumed run tests, logs and saves when it would have."""
+    """Where a run stands. Saved with every checkpoint, so that a resumed run tests, logs and saves on time."""
 
     t_env: int = 0
     episode: int = 0
@@ -118,9 +118,9 @@ class Training:
         shapes = jax.eval_shape(loop.init)
         wanted = self.parts.learner.parts(shapes.learner)
         loaded = {name: checkpoints.load_part(checkpoint, name, like) for name, like in wanted.items()}
-        updates = np.full_like(self.state.learner.updates, counters["updates"])
+        updates = jnp.full_like(self.state.learner.updates, counters["updates"])
         learner = self.parts.learner.with_parts(self.state.learner, loaded)._replace(updates=updates)
-        t_env = np.asarray(checkpoint.manifest["t_env_seeds"], np.int32).reshape(self.state.t_env.shape)
+        t_env = jnp.asarray(checkpoint.manifest["t_env_seeds"], jnp.int32).reshape(self.state.t_env.shape)
         replay = self.state.replay
         if not whole:
             self.counters.t_env = checkpoint.t_env
@@ -230,7 +230,7 @@ class Training:
             point["return_mean"] = float(np.mean(totals.returns / episodes))
             point["ep_length_mean"] = float(np.mean(totals.steps / episodes))
             point |= {name: float(np.mean(value / updates)) for name, value in totals.metrics.items()}
-            point["epsilon"] = float(self.parts.mac.selector.epsilon(self.counters.t_env))
+            point["epsilon"] = float(self.parts.mac.selector.epsilon(jnp.int32(min(self.counters.t_env, T_ENV_MAX))))
         self.since_log = []
         self.logger.log(self.counters.t_env, point | self.latest)
         self.latest = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -24,20 +24,9 @@ class SelectorSettings:
     test_greedy: bool = True
 
 
-class ActionSelector(Protocol):
-    def select_action(
-        self,
-        outputs: Float[Array, "*rows action"],
-        avail_actions: Bool[Array, "*rows action"],
-        t_env: Array,
-        key: Array,
-        test_mode: bool,
-    ) -> Int[Array, "*rows"]: ...
+class ActionSelector:
+    """Base of the selectors: they share a schedule of exploration."""
 
-    def epsilon(self, t_env: Array) -> Float[Array, ""]: ...
-
-
-class _Scheduled:
     Settings = SelectorSettings
 
     def __init__(self, settings: SelectorSettings):
@@ -48,8 +37,18 @@ class _Scheduled:
     def epsilon(self, t_env: Array) -> Float[Array, ""]:
         return self.schedule.eval(t_env)
 
+    def select_action(
+        self,
+        outputs: Float[Array, "*rows action"],
+        avail_actions: Bool[Array, "*rows action"],
+        t_env: Array,
+        key: Array,
+        test_mode: bool,
+    ) -> Int[Array, "*rows"]:
+        raise NotImplementedError(f"{type(self).__name__} does not say how it chooses")
 
-class EpsilonGreedyActionSelector(_Scheduled):
+
+class EpsilonGreedyActionSelector(ActionSelector):
     """The best available action, or with probability ε any available one. Takes action values."""
 
     def select_action(self, outputs, avail_actions, t_env, key, test_mode):
@@ -63,7 +62,7 @@ class EpsilonGreedyActionSelector(_Scheduled):
         return jnp.where(jax.random.uniform(k_explore, greedy.shape) < epsilon, anything, greedy)
 
 
-class MultinomialActionSelector(_Scheduled):
+class MultinomialActionSelector(ActionSelector):
     """A draw from the policy. Takes probabilities that already respect the available actions."""
 
     def select_action(self, outputs, avail_actions, t_env, key, test_mode):
@@ -73,7 +72,7 @@ class MultinomialActionSelector(_Scheduled):
         return jax.random.categorical(key, logits)
 
 
-REGISTRY: dict[str, type[_Scheduled]] = {
+REGISTRY: dict[str, type[ActionSelector]] = {
     "epsilon_greedy": EpsilonGreedyActionSelector,
     "multinomial": MultinomialActionSelector,
 }

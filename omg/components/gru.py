@@ -47,8 +47,8 @@ class GRU(eqx.Module):
         k_weight, k_bias, k_recurrent, k_own = jax.random.split(key, 4)
         self.input_weight = uniform(k_weight, (input_size, 3 * hidden_size), bound)
         self.input_bias = uniform(k_bias, (3 * hidden_size,), bound)
-        weights = uniform(k_recurrent, (3, hidden_size, hidden_size), bound)
-        self.recurrent = Recurrent(*weights, uniform(k_own, (hidden_size,), bound))
+        reset, update, candidate = uniform(k_recurrent, (3, hidden_size, hidden_size), bound)
+        self.recurrent = Recurrent(reset, update, candidate, uniform(k_own, (hidden_size,), bound))
 
     def project(self, x: Float[Array, "*rows input"]) -> Gates:
         """The input's share of every gate; for a sequence, one product over all of time."""
@@ -123,8 +123,8 @@ def _unroll_backward(saved, d_hidden: Array):
     d_memory = d.candidate * r
     hidden_size = first.shape[-1]
     wide = jnp.concatenate([d.reset, d.update, d_memory], -1).reshape(-1, 3 * hidden_size)
-    products = jnp.split(before.reshape(-1, hidden_size).T @ wide, 3, axis=-1)
-    return d, d_first, Recurrent(*products, d_memory.sum((0, 1)))
+    reset, update, candidate = jnp.split(before.reshape(-1, hidden_size).T @ wide, 3, axis=-1)
+    return d, d_first, Recurrent(reset, update, candidate, d_memory.sum((0, 1)))
 
 
 _unroll.defvjp(_unroll_forward, _unroll_backward)

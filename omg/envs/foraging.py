@@ -7,6 +7,7 @@ ours places them on any free cell. With `max_level: 1` (the default) whoever loa
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -118,7 +119,7 @@ class _Generator(RandomGenerator):
         agents = jax.lax.top_k(lots, self.num_agents)[1]
 
         levels = self.sample_levels(self.highest, (self.num_agents,), k_agent_level)
-        most = jnp.sort(levels)[:3].sum() if self.highest > 1 else jnp.int32(1)
+        most: Any = jnp.sort(levels)[:3].sum() if self.highest > 1 else jnp.int32(1)
         sampled = self.sample_levels(most, (self.num_food,), k_food_level)
         return State(
             agents=Agent(

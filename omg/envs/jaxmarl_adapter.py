@@ -1,4 +1,4 @@
-"""Any discrete-action world of JaxMARL as one of ours: padded to common sizes, masked where an agent has fewer actions."""
+"""Any discrete-action world of JaxMARL as one of ours: padded to common sizes, and masked."""
 
 from __future__ import annotations
 

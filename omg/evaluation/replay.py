@@ -31,7 +31,9 @@ def episode_states(env: MultiAgentEnv, mac: BasicMAC, agent: Any, key: jax.Array
 
     def step(carry, k):
         world, seen, memory = carry
-        actions, memory = mac.select_actions(agent, jax.tree.map(lambda x: x[None], seen), memory, 0, k, True)
+        actions, memory = mac.select_actions(
+            agent, jax.tree.map(lambda x: x[None], seen), memory, jnp.int32(0), k, True
+        )
         new, shown = env.step(world, actions[0], k)
         return (new, shown, memory), (new, shown.terminated)
 

@@ -101,7 +101,7 @@ def find(path: Path, load_step: int = 0) -> Checkpoint:
 
 def newest_whole(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     """The newest checkpoint that is whole, and what was wrong with newer ones."""
-    complaints = []
+    complaints: list[str] = []
     for step in reversed(steps_in(folder)):
         try:
             return verify(folder / str(step)), complaints

@@ -1,4 +1,4 @@
-"""Where numbers and words go: `metrics.jsonl`, TensorBoard, Sacred; a progress bar, or plain lines without a terminal."""
+"""Where numbers and words go: `metrics.jsonl`, TensorBoard, Sacred; a progress bar, or plain lines."""
 
 from __future__ import annotations
 

@@ -1,10 +1,12 @@
 """Policies by name (`policy_model`)."""
 
+from typing import Any
+
 from omg.modules.agents.idv_rnn_agent import IDVRNNAgent
 from omg.modules.agents.rnn_agent import AgentSettings, DuellingRNNAgent, RNNAgent
 
 Agent = RNNAgent | IDVRNNAgent
 
-REGISTRY = {"rnn": RNNAgent, "idv_rnn": IDVRNNAgent, "duelling_rnn": DuellingRNNAgent}
+REGISTRY: dict[str, Any] = {"rnn": RNNAgent, "idv_rnn": IDVRNNAgent, "duelling_rnn": DuellingRNNAgent}
 
 __all__ = ["REGISTRY", "Agent", "AgentSettings"]

@@ -1,7 +1,9 @@
 """Critics by name (`critic`)."""
 
+from typing import Any
+
 from omg.modules.critics.coma import COMACritic, CriticSettings
 
-REGISTRY = {"coma": COMACritic}
+REGISTRY: dict[str, Any] = {"coma": COMACritic}
 
 __all__ = ["REGISTRY", "COMACritic", "CriticSettings"]
