@@ -14,11 +14,12 @@ from omg.envs.multiagentenv import Spec
 
 
 class Field(NamedTuple):
-    """One entry of a scheme: the shape of one value, its stored type, and the group it is repeated for, if any."""
+    """One entry of a scheme: the shape of one value, how it is stored, and the group it is repeated for, if any."""
 
     vshape: tuple[int, ...]
     dtype: str = "float32"
     group: str | None = None
+    scale: float = 1.0
 
 
 Scheme = dict[str, Field]
@@ -28,8 +29,8 @@ Groups = dict[str, int]
 def make_scheme(spec: Spec) -> tuple[Scheme, Groups]:
     """What every episode of a world holds. Controllers and agent models add fields of their own."""
     scheme = {
-        "obs": Field((spec.obs_size,), spec.obs_dtype, "agents"),
-        "state": Field((spec.state_size,), spec.state_dtype),
+        "obs": Field((spec.obs_size,), spec.obs_storage.dtype, "agents", spec.obs_storage.scale),
+        "state": Field((spec.state_size,), spec.state_storage.dtype, None, spec.state_storage.scale),
         "avail_actions": Field((spec.n_actions,), "bool", "agents"),
         "actions": Field((), "int8" if spec.n_actions <= 127 else "int16", "agents"),
         "reward": Field((), "float32", "agents"),
@@ -38,6 +39,13 @@ def make_scheme(spec: Spec) -> tuple[Scheme, Groups]:
         "filled": Field((), "bool"),
     }
     return scheme, {"agents": spec.n_agents}
+
+
+def pack(value: Array, field: Field) -> Array:
+    """A value as the scheme stores it."""
+    if field.scale != 1.0:
+        value = jnp.round(value / field.scale)
+    return value.astype(field.dtype)
 
 
 def shape_of(field: Field, groups: Groups) -> tuple[int, ...]:
@@ -52,10 +60,18 @@ class EpisodeBatch(eqx.Module):
     """
 
     data: dict[str, Array]
+    scales: tuple[tuple[str, float], ...] = eqx.field(static=True, default=())
 
     @classmethod
     def zeros(cls, scheme: Scheme, groups: Groups, *leading: int) -> EpisodeBatch:
-        return cls({name: jnp.zeros((*leading, *shape_of(f, groups)), f.dtype) for name, f in scheme.items()})
+        data = {name: jnp.zeros((*leading, *shape_of(f, groups)), f.dtype) for name, f in scheme.items()}
+        return cls(data, tuple((name, f.scale) for name, f in scheme.items() if f.scale != 1.0))
+
+    def unpacked(self, name: str) -> Array:
+        """A field as the network saw it while acting."""
+        value = self.data[name].astype(jnp.float32)
+        scale = dict(self.scales).get(name)
+        return value if scale is None else value * scale
 
     def __getitem__(self, name: str) -> Array:
         return self.data[name]
@@ -70,11 +86,11 @@ class EpisodeBatch(eqx.Module):
 
     @property
     def obs(self) -> Float[Array, "batch time agent obs"]:
-        return self.data["obs"].astype(jnp.float32)
+        return self.unpacked("obs")
 
     @property
     def state(self) -> Float[Array, "batch time state"]:
-        return self.data["state"].astype(jnp.float32)
+        return self.unpacked("state")
 
     @property
     def actions(self) -> Int[Array, "batch time agent"]:

@@ -17,7 +17,7 @@ from jumanji.environments.routing.lbf.generator import RandomGenerator
 from jumanji.environments.routing.lbf.types import Agent, Food, State
 from PIL import Image, ImageDraw
 
-from omg.envs.multiagentenv import MultiAgentEnv, Spec, Timestep
+from omg.envs.multiagentenv import MultiAgentEnv, Spec, Storage, Timestep
 from omg.utils.settings import UserError
 
 NOOP, UP, DOWN, LEFT, RIGHT, LOAD = range(6)
@@ -36,7 +36,10 @@ class ForagingSettings:
 
 
 class Foraging(MultiAgentEnv):
-    """Two numbers of place and one of level for every food item and agent, as each agent sees them."""
+    """Two numbers of place and one of level for every food item and agent, as each agent sees them.
+
+    All of them are divided by the board's size.
+    """
 
     Settings = ForagingSettings
 
@@ -49,8 +52,10 @@ class Foraging(MultiAgentEnv):
         generator.highest = s.max_level
         self.game = LevelBasedForaging(generator, time_limit=s.episode_limit + 1, penalty=s.penalty)
         size = 3 * (s.food + s.players)
-        small = "int8" if s.grid_size <= 127 else "float32"
-        self.spec = Spec("foraging", s.players, 6, size, size, s.episode_limit, "mixed", small, small)
+        # Places and levels are small whole numbers. Networks see them in units of the board, replay keeps them whole.
+        self.scale = 1 / s.grid_size
+        whole = Storage("int8", self.scale) if s.grid_size <= 127 else Storage()
+        self.spec = Spec("foraging", s.players, 6, size, size, s.episode_limit, "mixed", whole, whole)
 
     def reset(self, key: Array) -> tuple[State, Timestep]:
         state, timestep = self.game.reset(key)
@@ -66,8 +71,8 @@ class Foraging(MultiAgentEnv):
         foods = jnp.where(gone, jnp.array([-1, -1, 0]), jnp.concatenate([food.position, food.level[:, None]], 1))
         players = jnp.concatenate([agents.position, agents.level[:, None]], 1)
         return Timestep(
-            obs=seen.agents_view.astype(jnp.float32),
-            state=jnp.concatenate([foods.ravel(), players.ravel()]).astype(jnp.float32),
+            obs=seen.agents_view.astype(jnp.float32) * self.scale,
+            state=jnp.concatenate([foods.ravel(), players.ravel()]).astype(jnp.float32) * self.scale,
             avail_actions=seen.action_mask,
             reward=reward.astype(jnp.float32),
             terminated=food.eaten.all(),

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from omg.envs.multiagentenv import Kind, MultiAgentEnv, Spec, Timestep
+from omg.envs.multiagentenv import Kind, MultiAgentEnv, Spec, Storage, Timestep
 from omg.utils.settings import UserError, nearest
 
 COOPERATIVE = {"MPE_simple_spread_v3", "MPE_simple_reference_v3", "MPE_simple_speaker_listener_v4", "switch_riddle"}
@@ -48,13 +48,14 @@ class JaxMARLWorld(MultiAgentEnv):
         obs_size, n_actions = max(self.obs_sizes), max(self.actions)
         shape = obs["world_state"].shape if self.has_state else (len(self.agents) * obs_size,)
         small = obs[self.agents[0]].dtype.name
-        dtype = small if small in ("int8", "uint8", "bool") and not self.has_state else "float32"
+        whole = small if small in ("int8", "uint8", "bool") and not self.has_state else "float32"
+        storage = Storage(whole)
         kind = kind or ("cooperative" if name in COOPERATIVE else "mixed")
         if kind not in ("cooperative", "zero-sum", "mixed"):
             raise UserError(f"env_args.kind takes 'cooperative', 'zero-sum' or 'mixed', not {kind!r}.")
         self.spec = Spec(
             name, len(self.agents), n_actions, obs_size, int(np.prod(shape)), _limit(self.game, limit, name),
-            _kind(kind), dtype, dtype,
+            _kind(kind), storage, storage,
         )  # fmt: skip
         self.can = jnp.arange(n_actions) < jnp.array(self.actions)[:, None]
         _try(lambda: jax.eval_shape(self._first_step, jax.random.key(0)), name)

@@ -13,9 +13,19 @@ if TYPE_CHECKING:
 Kind = Literal["cooperative", "zero-sum", "mixed"]
 
 
+class Storage(NamedTuple):
+    """How replay keeps a vector: each number is a multiple of `scale`, and the multiple fits into `dtype`."""
+
+    dtype: str = "float32"
+    scale: float = 1.0
+
+
+PLAIN = Storage()
+
+
 @dataclass(frozen=True)
 class Spec:
-    """The sizes of a world. `*_dtype` is the smallest type that holds its numbers exactly: replay is kept in it."""
+    """The sizes of a world, and how compactly what it shows can be kept without losing anything."""
 
     name: str
     n_agents: int
@@ -24,8 +34,8 @@ class Spec:
     state_size: int
     episode_limit: int
     kind: Kind
-    obs_dtype: str = "float32"
-    state_dtype: str = "float32"
+    obs_storage: Storage = PLAIN
+    state_storage: Storage = PLAIN
 
     def team_reward(self, reward: Float[Array, "*axes agent"]) -> Float[Array, "*axes"]:
         """One number for the team: a shared reward counted once, in mixed games the sum over agents.

@@ -19,7 +19,7 @@ def nearest_food(spec: Spec):
     n_food = spec.obs_size // 3 - spec.n_agents
 
     def rule(obs: Array, avail_actions: Array, seat: Array, key: Array) -> Array:
-        items = obs.reshape(-1, 3)
+        items = jnp.round(obs.reshape(-1, 3) / spec.obs_storage.scale)
         food, me = items[:n_food], items[n_food]
         there = food[:, 2] > 0
         way = food[:, :2] - me[:2]

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from omg.components.episode_buffer import EpisodeBatch, Groups, Scheme
+from omg.components.episode_buffer import EpisodeBatch, Groups, Scheme, pack
 from omg.envs.multiagentenv import MultiAgentEnv, Timestep
 
 SEEN = ("obs", "state", "avail_actions", "alive")
@@ -116,9 +116,9 @@ class VectorRunner:
         data = dict(slots.data)
         for name, value in values.items():
             mask = running.reshape(running.shape + (1,) * (value.ndim - running.ndim))
-            value = jnp.where(mask, value, jnp.zeros_like(value)).astype(data[name].dtype)
+            value = pack(jnp.where(mask, value, jnp.zeros_like(value)), self.scheme[name])
             data[name] = jax.lax.dynamic_update_index_in_dim(data[name], value, t, 0)
-        return EpisodeBatch(data)
+        return EpisodeBatch(data, slots.scales)
 
 
 def _shown(seen: Timestep) -> dict[str, Array]:
