@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float, Int
 from PIL import Image, ImageDraw
 
 from omg.envs.jaxmarl_adapter import import_jaxmarl
@@ -24,10 +24,17 @@ class PredatorPreySettings:
     obstacles: int = 2
     episode_limit: int = 25
     prey: Literal["flee", "random", "still"] = "flee"
+    hesitation: float = 0.5
+    approach: float = 5.0
 
 
 class PredatorPrey(MultiAgentEnv):
-    """Every predator touching the prey earns the whole team 10."""
+    """Every predator touching the prey earns the whole team 10, at every step that it does.
+
+    Random play hardly ever gets there, so each predator also earns `approach` for every unit of distance by which it
+    comes closer to the prey (and loses as much by falling behind). Over an episode that adds up to no more than the
+    way it started from; with `approach: 0` only catches count. `info` has the catches by themselves.
+    """
 
     Settings = PredatorPreySettings
 
@@ -51,31 +58,39 @@ class PredatorPrey(MultiAgentEnv):
 
     def reset(self, key: Array) -> tuple[Any, Timestep]:
         obs, state = self.game.reset(key)
-        return state, self._show(state, obs, jnp.zeros(self.spec.n_agents))
+        return (state, jnp.zeros(())), self._show(state, obs, jnp.zeros(self.spec.n_agents), jnp.zeros(()))
 
     def step(self, state: Any, actions: Int[Array, " agent"], key: Array) -> tuple[Any, Timestep]:
+        game, catches = state
         k_prey, k_world = jax.random.split(key)
-        moves = jnp.append(actions, self.prey_action(state, k_prey))
+        moves = jnp.append(actions, self.prey_action(game, k_prey))
         named = {name: moves[i] for i, name in enumerate(self.game.agents)}
-        obs, state, rewards, _, _ = self.game.step_env(k_world, state, named)
-        reward = jnp.stack([rewards[name] for name in self.game.adversaries]).astype(jnp.float32)
-        return state, self._show(state, obs, reward)
+        obs, after, rewards, _, _ = self.game.step_env(k_world, game, named)
+        caught = jnp.stack([rewards[name] for name in self.game.adversaries]).astype(jnp.float32)
+        reward = caught + self.settings.approach * (self._distance(game) - self._distance(after))
+        catches = catches + caught[0] / 10
+        return (after, catches), self._show(after, obs, reward, catches)
 
-    def prey_action(self, state: Any, key: Array) -> Int[Array, ""]:
+    def _distance(self, game: Any) -> Float[Array, " agent"]:
+        n = self.spec.n_agents
+        return jnp.sqrt(((game.p_pos[:n] - game.p_pos[n]) ** 2).sum(-1))
+
+    def prey_action(self, game_state: Any, key: Array) -> Int[Array, ""]:
         """Flee: the push that leaves the prey farthest from the nearest predator, without leaving the field."""
         if self.settings.prey == "still":
             return jnp.int32(0)
         if self.settings.prey == "random":
             return jax.random.randint(key, (), 0, 5)
-        n, game = self.settings.predators, self.game
+        n, game, state = self.settings.predators, self.game, game_state
         velocity = state.p_vel[n] * (1 - game.damping) + DIRECTIONS * game.accel[n] * game.dt
         ahead = state.p_pos[n] + 3 * game.dt * velocity
         predators = state.p_pos[:n] + game.dt * state.p_vel[:n]
         distance = jnp.sqrt(((ahead[:, None] - predators) ** 2).sum(-1)).min(-1)
         outside = jnp.maximum(abs(ahead) - 0.9, 0.0).sum(-1)
-        return (distance - 3 * outside).argmax()
+        away = (distance - 3 * outside).argmax()
+        return jnp.where(jax.random.uniform(key) < self.settings.hesitation, 0, away)
 
-    def _show(self, state: Any, obs: dict[str, Array], reward: Array) -> Timestep:
+    def _show(self, state: Any, obs: dict[str, Array], reward: Array, catches: Array) -> Timestep:
         n = self.spec.n_agents
         return Timestep(
             obs=jnp.stack([obs[name] for name in self.game.adversaries]),
@@ -84,10 +99,11 @@ class PredatorPrey(MultiAgentEnv):
             reward=reward,
             terminated=jnp.zeros((), bool),
             alive=jnp.ones(n, bool),
-            info={},
+            info={"catches": catches},
         )
 
     def render(self, state: Any) -> Image.Image:
+        game, _ = state
         size, half = 360, 1.5
         picture = Image.new("RGB", (size, size), (247, 245, 240))
         draw = ImageDraw.Draw(picture)
@@ -95,7 +111,7 @@ class PredatorPrey(MultiAgentEnv):
         draw.rectangle([edge[0], edge[0], edge[1], edge[1]], outline=(214, 210, 200))
         n = self.settings.predators
         colours = [(41, 98, 155)] * n + [(192, 57, 43)] + [(150, 146, 138)] * self.settings.obstacles
-        for (x, y), radius, colour in zip(state.p_pos, self.game.rad, colours, strict=True):
+        for (x, y), radius, colour in zip(game.p_pos, self.game.rad, colours, strict=True):
             scale = size / (2 * half)
             cx, cy, r = (float(x) + half) * scale, (half - float(y)) * scale, float(radius) * scale
             draw.ellipse([cx - r, cy - r, cx + r, cy + r], fill=colour)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float, Int
 
 from omg.components.episode_buffer import EpisodeBatch
 from omg.controllers.basic_controller import BasicMAC
@@ -29,6 +29,7 @@ class LearnerSettings:
     grad_norm_clip: float = 10.0
     target_update_interval: int = 200
     double_q: bool = True
+    reward_scale: float = 1.0
 
 
 class LearnerState(NamedTuple):
@@ -86,6 +87,13 @@ class Learner:
         metrics = {"loss": loss, "grad_norm": optax.global_norm(grads), **metrics}
         state = LearnerState(params, state.target, opt_state, state.updates + 1)
         return self.refresh_target(state, since, episode), metrics
+
+    def own_reward(self, batch: EpisodeBatch) -> Float[Array, "batch time agent"]:
+        """What each agent earned at each step, in the units that are learned in."""
+        return self.settings.reward_scale * batch.reward[:, :-1]
+
+    def team_reward(self, batch: EpisodeBatch) -> Float[Array, "batch time"]:
+        return self.spec.team_reward(self.own_reward(batch))
 
     def refresh_target(self, state: LearnerState, since: Array, episode: Array) -> LearnerState:
         """Copies the networks whenever another `target_update_interval` episodes have passed."""

@@ -68,7 +68,7 @@ class COMALearner(Learner):
         def for_each_agent(x: Array) -> Array:
             return jnp.broadcast_to(x[..., None], shape)
 
-        reward = for_each_agent(self.spec.team_reward(batch.reward[:, :-1]))
+        reward = for_each_agent(self.team_reward(batch))
         terminated, filled = for_each_agent(batch.terminated[:, :-1]), for_each_agent(batch.filled[:, :-1])
         return td_lambda_targets(reward, terminated, filled, taken[:, 1:], self.settings.gamma, self.settings.td_lambda)
 

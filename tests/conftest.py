@@ -1,0 +1,44 @@
+"""Compiled programs are kept between test runs, and small games and networks are shared."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import jax
+import pytest
+
+from omg.components.episode_buffer import EpisodeBatch, make_scheme
+from omg.controllers import BasicMAC
+from omg.envs import MultiAgentEnv, make
+from omg.runners import VectorRunner
+
+# Subprocesses started by tests share this cache as well.
+CACHE = Path(__file__).parent.parent / ".pytest_cache" / "xdg"
+os.environ["XDG_CACHE_HOME"] = str(CACHE)
+jax.config.update("jax_compilation_cache_dir", str(CACHE / "omg-marl" / "xla"))
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+
+TWO_STEP = {
+    "start": {"payoff": [[0, 0], [0, 0]], "next": [["safe", "safe"], ["risky", "risky"]]},
+    "safe": {"payoff": [[7, 7], [7, 7]]},
+    "risky": {"payoff": [[0, 1], [1, 8]]},
+}
+
+
+@pytest.fixture(scope="session")
+def two_step() -> MultiAgentEnv:
+    return make("matrix_game", states=TWO_STEP)
+
+
+@pytest.fixture(scope="session")
+def foraging() -> MultiAgentEnv:
+    return make("foraging", grid_size=5, food=1, episode_limit=12)
+
+
+def play(env: MultiAgentEnv, worlds: int, seed: int = 0, **config) -> EpisodeBatch:
+    """Episodes of a small random team."""
+    mac = BasicMAC(env.spec, {"rnn_hidden_dim": 4} | config)
+    runner = VectorRunner(env, mac, *make_scheme(env.spec), worlds)
+    agent = mac.init_agent(jax.random.key(seed))
+    return jax.jit(lambda key: runner.run(agent, jax.numpy.int32(0), key, False))(jax.random.key(seed))[0]
