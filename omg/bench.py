@@ -24,7 +24,7 @@ WORLDS = 256
 
 
 def bench(config: Mapping[str, Any], as_json: bool) -> int:
-    notices = device.setup(config.get("use_cuda"), False, bool(config.get("compilation_cache")))
+    notices = device.setup(config.get("use_cuda"), bool(config.get("compilation_cache")))
     config, mended = args_sanity_check(config)
     for notice in notices + mended:
         say(notice, "yellow")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import os
 import sys
 from datetime import datetime
@@ -107,8 +108,10 @@ def under_sacred(config: dict[str, Any], sacred_command: str | None, prepared: A
     experiment.observers.append(FileStorageObserver(folder / "sacred", copy_sources=False))
     if config["mongo_url"]:
         experiment.observers.append(_mongo(config["mongo_url"]))
-    level = "DEBUG" if config["debug"] else "WARNING"
-    finished = experiment.run(options={"--loglevel": level})
+    logger: Any = logging.getLogger("omg")
+    logger.setLevel("DEBUG" if config["debug"] else "WARNING")
+    experiment.logger = logger
+    finished = experiment.run()
     print(folder)
     return int(finished.result or 0)
 

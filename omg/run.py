@@ -58,7 +58,7 @@ class Prepared:
 
 def prepare(config: Mapping[str, Any], folder: Path) -> Prepared:
     """Mends, checks and builds. Whatever is wrong with the input is found here, before a folder exists."""
-    notices = device.setup(config.get("use_cuda"), bool(config.get("debug")), bool(config.get("compilation_cache")))
+    notices = device.setup(config.get("use_cuda"), bool(config.get("compilation_cache")))
     config, mended = args_sanity_check(config)
     for notice in notices + mended:
         say(notice, "yellow")
@@ -108,6 +108,7 @@ class Training:
         self.each_latest: list[dict[str, float]] = []
         self.since_log: list[Totals] = []
         self.tested_at = -1
+        self.diverged = False
         if prepared.checkpoint:
             self._restore(prepared.checkpoint, whole=prepared.resume)
         self.started = time.perf_counter() - self.counters.wall_seconds
@@ -171,6 +172,7 @@ class Training:
                 elapsed = time.perf_counter() - started
                 seconds_each = elapsed / iterations
                 self._count(totals, iterations, elapsed)
+                self._check_finite(totals)
                 rate = counters.steps / max(counters.train_seconds, 1e-9)
                 value = float(np.sum(totals.returns) / np.sum(totals.episodes))
                 progress.update(counters.t_env, rate / run.seeds, value)
@@ -198,6 +200,15 @@ class Training:
         counters.updates += int(np.max(totals.updates))
         counters.t_env += int(np.sum(totals.steps)) // self.run.seeds
         self.since_log.append(totals)
+
+    def _check_finite(self, totals: Totals) -> None:
+        """A loss that is no longer a number: said once, and with `debug` the end of the run."""
+        wrong = sorted(name for name, value in totals.metrics.items() if not np.isfinite(value).all())
+        if wrong and self.run.debug:
+            raise UserError(f"not a number by {self.counters.t_env} steps: {', '.join(wrong)}. The run ends here.")
+        if wrong and not self.diverged:
+            say(f"learning has diverged: {', '.join(wrong)} are not numbers. A smaller --lr may help.", "yellow")
+        self.diverged = bool(wrong)
 
     def _between_calls(self, progress: ProgressReport) -> None:
         counters, run = self.counters, self.run
@@ -285,7 +296,7 @@ def run(_run: Any, prepared: Prepared, _log: Any) -> int:
     )
     with Logger(folder, parts.settings.use_tensorboard, _run, resume_at) as logger:
         training = Training(prepared, logger)
-        stopped_by = _nan_explained(training)
+        stopped_by = training.train()
         if stopped_by is not None:
             say(f"stopped at {training.counters.t_env:,} steps. To go on: omg train --resume --run_dir={folder}")
             return 128 + stopped_by
@@ -297,13 +308,6 @@ def run(_run: Any, prepared: Prepared, _log: Any) -> int:
         save_replay(parts.env, parts.mac, agent, jax.random.key(parts.settings.seed), folder / "replay.gif")
     show(summary)
     return 0
-
-
-def _nan_explained(training: Training) -> int | None:
-    try:
-        return training.train()
-    except FloatingPointError as error:
-        raise UserError(f"not a number at {training.counters.t_env} steps (--debug checks for it): {error}") from error
 
 
 def evaluate(prepared: Prepared) -> int:

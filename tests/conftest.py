@@ -11,6 +11,7 @@ import pytest
 from omg.components.episode_buffer import EpisodeBatch, make_scheme
 from omg.controllers import BasicMAC
 from omg.envs import MultiAgentEnv, make
+from omg.envs.jaxmarl_adapter import import_jaxmarl
 from omg.runners import VectorRunner
 
 # Subprocesses started by tests share this cache as well.
@@ -24,6 +25,12 @@ TWO_STEP = {
     "safe": {"payoff": [[7, 7], [7, 7]]},
     "risky": {"payoff": [[0, 1], [1, 8]]},
 }
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _jaxmarl_imported() -> None:
+    """Once, before any test looks at the streams: something that JaxMARL imports sets them anew."""
+    import_jaxmarl()
 
 
 @pytest.fixture(scope="session")

@@ -9,14 +9,13 @@ import jax
 import psutil
 
 
-def setup(use_cuda: bool | None, debug: bool, compilation_cache: bool) -> list[str]:
+def setup(use_cuda: bool | None, compilation_cache: bool) -> list[str]:
     """Settles JAX's global settings before anything is computed. Returns what had to be mended."""
     notices = []
     if use_cuda is False:
         jax.config.update("jax_platforms", "cpu")
     elif use_cuda and jax.default_backend() == "cpu":
         notices.append("use_cuda was asked for, but there is no GPU here: computing on the CPU.")
-    jax.config.update("jax_debug_nans", debug)
     if compilation_cache:
         jax.config.update("jax_compilation_cache_dir", str(cache_folder()))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)

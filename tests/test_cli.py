@@ -1,0 +1,248 @@
+"""The command line as a person meets it: runs, their files, evaluation, and what bad input gets."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from omg.cli import main
+from omg.utils import checkpoints
+
+SMALL = ["--rnn_hidden_dim=8", "--use_tensorboard=false"]
+QUICK = [*SMALL, "--config=vdn", "--env-config=climbing", "--t_max=200", "--test_interval=100", "--log_interval=50"]
+FORAGING = [*SMALL, "--config=iql", "--env-config=foraging", "--length_buckets=1", "--batch_size=4", "--t_max=300"]
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory):
+    """A finished run, for the tests that only look at it."""
+    folder = tmp_path_factory.mktemp("runs") / "finished"
+    words = [*QUICK, f"--run_dir={folder}", "--use_tensorboard=true", "--save_model_interval=50"]
+    assert main(words) == 0
+    return folder
+
+
+def test_a_run_leaves_its_files(run_dir):
+    names = {p.name for p in run_dir.iterdir()}
+    assert {
+        "config.yaml",
+        "metrics.jsonl",
+        "tensorboard",
+        "checkpoints",
+        "summary.json",
+        "sacred",
+        "curve.png",
+    } <= names
+    summary = json.loads((run_dir / "summary.json").read_text())
+    wanted = "t_env episodes updates seed test_return_mean test_return_std test_ep_length_mean env_steps_per_second"
+    assert set(wanted.split()) | {"wall_seconds"} <= set(summary)
+    assert summary["t_env"] == summary["episodes"] == 200
+    assert summary["updates"] == 200 - 31
+    assert list(run_dir.glob("tensorboard/events*"))
+    assert json.loads((run_dir / "sacred/1/run.json").read_text())["status"] == "COMPLETED"
+
+
+def test_logged_points_rise_and_hold_tests(run_dir):
+    points = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    steps = [p["t_env"] for p in points]
+    assert steps == sorted(set(steps))
+    assert [p["t_env"] for p in points if "test_return_mean" in p] == [0, 100, 200]
+    assert all("loss" in p for p in points if p["t_env"] >= 50)
+
+
+def test_the_newest_checkpoints_stay(run_dir):
+    assert checkpoints.steps_in(run_dir / "checkpoints") == [100, 150, 200]
+    names = {p.name for p in (run_dir / "checkpoints/200").iterdir()}
+    assert {"agent.safetensors", "mixer.safetensors", "opt.safetensors", "checkpoint.json"} <= names
+
+
+def test_the_last_line_is_the_folder_and_evaluation_repeats_the_test(run_dir, capsys):
+    assert main(["evaluate", f"--checkpoint_path={run_dir}"]) == 0
+    folder = Path(capsys.readouterr().out.splitlines()[-1])
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["t_env"] == 200
+    trained = json.loads((run_dir / "summary.json").read_text())
+    assert summary["test_return_mean"] == trained["test_return_mean"]
+
+
+def test_load_step_picks_the_nearest_checkpoint(run_dir):
+    assert checkpoints.find(run_dir, 120).t_env == 100
+    assert checkpoints.find(run_dir, 0).t_env == 200
+
+
+def test_a_new_run_starts_from_a_saved_model(run_dir, tmp_path):
+    words = [*QUICK, f"--run_dir={tmp_path / 'next'}", f"--checkpoint_path={run_dir}", "--t_max=260"]
+    assert main(words) == 0
+    points = [json.loads(line) for line in (tmp_path / "next/metrics.jsonl").read_text().splitlines()]
+    assert points[0]["t_env"] == 200
+    assert points[-1]["t_env"] >= 260
+    trained = json.loads((run_dir / "summary.json").read_text())
+    assert points[0]["test_return_mean"] == trained["test_return_mean"]
+
+
+def test_several_seeds_are_reported_one_by_one_and_together(tmp_path):
+    assert main([*QUICK, f"--run_dir={tmp_path / 'r'}", "--seeds=3", "--seed=5", "--save_model=false"]) == 0
+    summary = json.loads((tmp_path / "r/summary.json").read_text())
+    assert [s["seed"] for s in summary["seeds"]] == [5, 6, 7]
+    mean = sum(s["test_return_mean"] for s in summary["seeds"]) / 3
+    assert summary["test_return_mean"] == pytest.approx(mean)
+
+
+def test_a_replay_is_a_moving_picture(tmp_path):
+    from PIL import Image
+
+    words = [*FORAGING, f"--run_dir={tmp_path / 'r'}", "--save_replay", "--test_interval=1000", "--test_nepisode=4"]
+    assert main(words) == 0
+    with Image.open(tmp_path / "r/replay.gif") as picture:
+        assert picture.n_frames > 1
+
+
+def test_print_config_and_list_and_help(capsys):
+    assert main(["print_config", "--config=qmix", "--env-config=two_step"]) == 0
+    assert main(["list"]) == 0
+    out = capsys.readouterr().out
+    assert "qmix" in out
+    assert "two_step" in out
+    assert main(["--help"]) == 0
+    assert "batch_size_run" in capsys.readouterr().out
+
+
+def test_bench_prints_the_promised_keys(capsys, monkeypatch):
+    monkeypatch.setattr("omg.bench.SECONDS", 0.05)
+    monkeypatch.setattr("omg.bench.WORLDS", 4)
+    assert main(["bench", "--json", *SMALL, "--config=vdn", "--env-config=climbing"]) == 0
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    for key in ("env_steps_per_second_env", "env_steps_per_second_train", "updates_per_second"):
+        assert result[key] > 0
+
+
+def test_what_can_be_mended_is_mended_and_said(tmp_path, capsys):
+    words = [*QUICK, "--use_cuda", "--batch_size_run=3", "--test_nepisode=7", f"--run_dir={tmp_path / 'r'}"]
+    assert main([*words, "--buffer_size=50", "--save_model=false"]) == 0
+    said = capsys.readouterr().err
+    assert "no GPU here" in said
+    config = yaml.safe_load((tmp_path / "r/config.yaml").read_text())
+    assert (config["test_nepisode"], config["buffer_size"]) == (6, 48)
+
+
+BAD = {
+    "unknown config": (["--config=qmxi"], "qmix"),
+    "unknown world": (["--env-config=forage"], "foraging"),
+    "unknown key": (["--bach_size=3"], "batch_size"),
+    "unknown flag": (["--save_repla"], "save_replay"),
+    "unknown world setting": (["with", "env_args.gridsize=9"], "grid_size"),
+    "unknown learner": (["--learner=q_lerner"], "q_learner"),
+    "wrong type": (["--t_max=soon"], "t_max takes a whole number"),
+    "wrong type inside": (["with", "env_args.food=many"], "env_args.food takes a whole number"),
+    "batch larger than buffer": (["--batch_size=99", "--buffer_size=50"], "batch_size (99)"),
+    "nothing to do": (["--t_max=0"], "t_max is 0"),
+    "less than nothing": (["--t_max=-5"], "t_max is -5"),
+    "no checkpoint there": (["--checkpoint_path=nowhere"], "no such folder"),
+    "buffer too large": (["--buffer_size=2000000000"], "largest that fits"),
+    "an impossible board": (["with", "env_args.food=50"], "at most"),
+    "a continuous world": (["--env-config=jaxmarl", "with", "env_args.name=MPE_simple_facmac_v1"], "discrete"),
+    "an unknown JaxMARL world": (["--env-config=jaxmarl", "with", "env_args.name=MPE_simple_sprea_v3"], "spread"),
+}
+
+
+@pytest.mark.parametrize("case", sorted(BAD))
+def test_bad_input_gets_one_sentence_and_leaves_nothing(case, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words, complaint = BAD[case]
+    assert main(["train", *words]) == 2
+    said = capsys.readouterr().err
+    assert complaint in said
+    assert "Traceback" not in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path, capsys, monkeypatch):
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    assert main([*QUICK, f"--run_dir={blocked / 'run'}"]) == 2
+    assert "is not a folder" in capsys.readouterr().err
+    # Root may write anywhere, so permission is tested by what the check asks the system.
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert main([*QUICK, f"--run_dir={tmp_path / 'run'}"]) == 2
+    assert "no permission" in capsys.readouterr().err
+
+
+def test_a_folder_that_holds_a_run_is_not_overwritten(run_dir, capsys):
+    assert main([*QUICK, f"--run_dir={run_dir}"]) == 2
+    assert "--resume" in capsys.readouterr().err
+
+
+@pytest.fixture
+def checkpoint(run_dir, tmp_path):
+    """A copy of a whole checkpoint, to be damaged."""
+    import shutil
+
+    return Path(shutil.copytree(run_dir / "checkpoints/200", tmp_path / "200"))
+
+
+def truncate(folder):
+    file = folder / "agent.safetensors"
+    file.write_bytes(file.read_bytes()[:-10])
+
+
+def alter(folder):
+    file = folder / "agent.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(bytes(content))
+
+
+def remove(folder):
+    (folder / "agent.safetensors").unlink()
+
+
+def forge(folder):
+    file = folder / "checkpoint.json"
+    file.write_text(file.read_text().replace('"updates": 169', '"updates": 170'))
+
+
+def cut_manifest(folder):
+    file = folder / "checkpoint.json"
+    file.write_text(file.read_text()[:-20])
+
+
+@pytest.mark.parametrize(
+    ("damage", "complaint"),
+    [
+        (truncate, "cut off or altered"),
+        (alter, "cut off or altered"),
+        (remove, "is missing"),
+        (forge, "was altered"),
+        (cut_manifest, "missing or cut off"),
+    ],
+)
+def test_a_damaged_checkpoint_is_refused(checkpoint, damage, complaint, capsys):
+    damage(checkpoint)
+    assert main(["evaluate", f"--checkpoint_path={checkpoint}"]) == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_another_architecture_is_refused_with_both_shapes(run_dir, capsys):
+    assert main(["evaluate", f"--checkpoint_path={run_dir}", "--rnn_hidden_dim=16"]) == 2
+    said = capsys.readouterr().err
+    assert ", 8)" in said
+    assert ", 16)" in said
+
+
+def test_main_py_and_the_module_are_the_same_door():
+    root = Path(__file__).parent.parent
+    outputs = [
+        subprocess.run([sys.executable, *door, "list"], cwd=root, capture_output=True, text=True, check=True).stdout
+        for door in (["main.py"], ["-m", "omg"])
+    ]
+    assert outputs[0] == outputs[1]
+    assert "foraging" in outputs[0]
+
+
+def test_debug_stops_at_the_first_not_a_number(tmp_path, capsys):
+    assert main([*QUICK, f"--run_dir={tmp_path / 'r'}", "--debug", "--gamma=.nan"]) == 2
+    assert "not a number" in capsys.readouterr().err

@@ -1,0 +1,86 @@
+"""The compiled loop: compiled once, the same for any split of its iterations, and for seeds together or apart."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from omg.parts import build
+from omg.training import bucket_lengths
+from tests.conftest import play
+from tests.helpers import configuration
+
+SMALL = {"rnn_hidden_dim": 4, "batch_size": 4, "buffer_size": 16, "test_nepisode": 4}
+BOARD = {"env_args__grid_size": 5, "env_args__food": 1, "env_args__episode_limit": 12, "length_buckets": 2}
+
+
+@pytest.fixture(scope="module")
+def parts():
+    return build(configuration("iql", "foraging", batch_size_run=2, updates_per_iteration=2, **SMALL, **BOARD))
+
+
+def same(one, two, **tolerance):
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
+        np.testing.assert_allclose(a, b, **tolerance)
+
+
+def test_any_split_of_the_iterations_gives_the_same_state_from_one_program(parts):
+    one, _ = parts.loop.run(parts.loop.init(), 0, 12)
+    state, episode = parts.loop.init(), 0
+    for iterations in (1, 4, 0, 7):
+        state, totals = parts.loop.run(state, episode, iterations)
+        episode += 2 * iterations
+        assert totals.episodes == 2 * iterations
+    same(one, state, rtol=0)
+    assert parts.loop.compiled._cache_size() == 1
+
+
+def test_steps_counted_are_steps_taken(parts):
+    state, totals = parts.loop.run(parts.loop.init(), 0, 6)
+    assert state.t_env == totals.steps == state.replay["filled"].sum()
+    # Two episodes a collection: four are there after the second, and every iteration has two updates.
+    assert totals.updates == 2 * 5
+
+
+def test_seeds_together_learn_what_they_learn_alone():
+    together = build(configuration("qmix", "two_step", seeds=3, seed=5, **SMALL))
+    state, _ = together.loop.run(together.loop.init(), 0, 30)
+    for i, seed in ((0, 5), (2, 7)):
+        alone = build(configuration("qmix", "two_step", seed=seed, **SMALL))
+        own, _ = alone.loop.run(alone.loop.init(), 0, 30)
+        same(jax.tree.map(lambda x, i=i: x[i], state.learner.params), own.learner.params, rtol=2e-3, atol=2e-4)
+        same(jax.tree.map(lambda x, i=i: x[i], state.replay), own.replay, rtol=0)
+
+
+def test_a_truncated_sample_gives_the_same_update(parts, foraging):
+    """Slots after the longest episode change nothing, so they need not be computed."""
+    batch, learner = play(foraging, 4, seed=3), parts.learner
+    short = jax.tree.map(lambda x: x.at[:, 6:].set(jnp.zeros((), x.dtype)), batch)
+    short.data["terminated"] = short["terminated"].at[:, 5].set(True)
+    state = learner.init(jax.random.key(0))
+    now = jnp.int32(1)
+    train = jax.jit(learner.train)
+    whole, _ = train(state, short, now, now, now)
+    truncated, _ = train(state, short.truncate(6), now, now, now)
+    same(whole.params, truncated.params, rtol=1e-5, atol=1e-7)
+
+
+def test_bucket_lengths_reach_the_limit_and_short_games_need_one():
+    assert bucket_lengths(50, 4) == [13, 25, 38, 50]
+    assert bucket_lengths(50, 1) == [50]
+    assert bucket_lengths(2, 4) == [2]
+
+
+@pytest.mark.parametrize("alg", ["iql", "vdn", "qmix", "qtran", "coma", "iql_idv", "d3qn", "iql_beta"])
+def test_every_algorithm_changes_every_network_it_has(alg):
+    """And all numbers stay finite. (Whether it learns, make test-all asks.)"""
+    sizes = {} if alg == "coma" else SMALL
+    parts = build(configuration(alg, "climbing", **({"rnn_hidden_dim": 4} | sizes)))
+    before = jax.device_get(parts.loop.init().learner.params)
+    state, totals = parts.loop.run(parts.loop.init(), 0, 6)
+    assert int(totals.updates) > 0
+    for name, network in jax.device_get(state.learner.params).items():
+        leaves, old = jax.tree.leaves(network), jax.tree.leaves(before[name])
+        assert all(np.isfinite(x).all() for x in leaves)
+        if leaves:
+            assert any((a != b).any() for a, b in zip(leaves, old, strict=True)), name
