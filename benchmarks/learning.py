@@ -21,6 +21,9 @@ SEEDS = {"seeds": 5, "test_nepisode": 256}
 ONE_WORLD = {"batch_size_run": 8, "updates_per_iteration": 4}
 """Eight worlds and several updates for what the configuration would do in one world with one update each: faster."""
 
+LARGE_REWARDS = {"reward_scale": 1.0}
+"""A mixer passes on only a part of each agent's value: small rewards drown in what it starts from."""
+
 BUDGET: dict[str, dict[str, dict]] = {
     "foraging": {
         "iql": ONE_WORLD | {"t_max": 60_000},
@@ -31,19 +34,19 @@ BUDGET: dict[str, dict[str, dict]] = {
         "d3qn": ONE_WORLD | {"t_max": 60_000},
         "iql_beta": {"t_max": 300_000},
         "vdn_beta": {"t_max": 300_000},
-        "qmix_beta": {"t_max": 300_000},
-        "coma": {"t_max": 300_000},
+        "qmix_beta": {"t_max": 600_000},
+        "coma": {"t_max": 500_000},
     },
     "predator_prey": {
         "iql": ONE_WORLD | {"t_max": 200_000, "updates_per_iteration": 8},
         "vdn": ONE_WORLD | {"t_max": 200_000, "updates_per_iteration": 8},
-        "qmix": ONE_WORLD | {"t_max": 200_000, "updates_per_iteration": 8},
-        "qtran": ONE_WORLD | {"t_max": 200_000, "updates_per_iteration": 8},
-        "iql_idv": ONE_WORLD | {"t_max": 200_000, "updates_per_iteration": 8},
+        "qmix": ONE_WORLD | LARGE_REWARDS | {"t_max": 200_000, "updates_per_iteration": 8},
+        "qtran": ONE_WORLD | LARGE_REWARDS | {"t_max": 200_000, "updates_per_iteration": 8},
+        "iql_idv": ONE_WORLD | {"t_max": 300_000, "updates_per_iteration": 8},
         "d3qn": ONE_WORLD | {"t_max": 200_000, "updates_per_iteration": 8},
         "iql_beta": {"t_max": 1_000_000},
         "vdn_beta": {"t_max": 1_000_000},
-        "qmix_beta": {"t_max": 1_000_000},
+        "qmix_beta": LARGE_REWARDS | {"t_max": 1_000_000},
         "coma": {"t_max": 1_000_000},
     },
 }
