@@ -9,13 +9,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from rich.table import Table
 
 from omg.envs import MultiAgentEnv
 from omg.opponents import random_action
 from omg.parts import Parts, args_sanity_check, build
 from omg.utils import device
-from omg.utils.logging import console, say
+from omg.utils.logging import say, show
 
 SECONDS = 6.0
 """How long each measurement lasts at least."""
@@ -32,10 +31,7 @@ def bench(config: Mapping[str, Any], as_json: bool) -> int:
     if as_json:
         print(json.dumps(result))
         return 0
-    table = Table(show_header=False)
-    for key, value in result.items():
-        table.add_row(key, f"{value:,.4g}" if isinstance(value, float) else str(value))
-    console.print(table)
+    show(result)
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 import logging
 import os
 import sys
@@ -13,7 +14,7 @@ from typing import Any
 from omg import config as configuration
 from omg.config import Command
 from omg.utils.logging import say
-from omg.utils.settings import UserError
+from omg.utils.settings import UserError, convert
 
 USAGE = """\
 OMG: opponent modelling in multi-agent reinforcement learning.
@@ -70,6 +71,7 @@ def train(command: Command) -> int:
     folder = None
     if command.get("resume"):
         folder = _run_to_resume(command)
+        _not_twice(command, "a resumed run keeps its own configuration")
         config = configuration.override(configuration.read_yaml(folder / "config.yaml"), command, known_keys())
     else:
         config = configuration.load(command, known_keys())
@@ -80,6 +82,8 @@ def train(command: Command) -> int:
 
     folder = folder or new_folder(config)
     prepared = run.prepare(config, folder)
+    if config["mongo_url"] and importlib.util.find_spec("pymongo") is None:
+        raise UserError("--mongo_url needs pymongo: pip install 'omg-marl[mongo]'.")
     folder.mkdir(parents=True, exist_ok=True)
     return under_sacred(prepared.parts.config, None, prepared)
 
@@ -107,7 +111,9 @@ def under_sacred(config: dict[str, Any], sacred_command: str | None, prepared: A
     folder = prepared.folder
     experiment.observers.append(FileStorageObserver(folder / "sacred", copy_sources=False))
     if config["mongo_url"]:
-        experiment.observers.append(_mongo(config["mongo_url"]))
+        from sacred.observers import MongoObserver
+
+        experiment.observers.append(MongoObserver(url=config["mongo_url"]))
     logger: Any = logging.getLogger("omg")
     logger.setLevel("DEBUG" if config["debug"] else "WARNING")
     experiment.logger = logger
@@ -124,7 +130,9 @@ def evaluate(command: Command) -> int:
     path = command.get("checkpoint_path")
     if not isinstance(path, (str, int)) or isinstance(path, bool):
         raise UserError("evaluate needs a model: add --checkpoint_path=DIR (a run's folder).")
-    found = checkpoints.find(Path(str(path)), int(command.get("load_step", 0) or 0))
+    _not_twice(command, "a saved model keeps the configuration it was trained with")
+    load_step = convert(command.get("load_step", 0), int, "load_step")
+    found = checkpoints.find(Path(str(path)), load_step)
     saved = found.manifest["config"] | {"resume": False, "run_dir": None, "save_replay": False}
     config = configuration.override(saved, command, known_keys()) | {"evaluate": True}
     folder = Path(config["run_dir"]) if config["run_dir"] else found.path.parent.parent / "evaluation" / found.path.name
@@ -181,13 +189,10 @@ def _run_to_resume(command: Command) -> Path:
     return folder
 
 
-def _mongo(url: str) -> Any:
-    try:
-        from sacred.observers import MongoObserver
-
-        return MongoObserver(url=url)
-    except ImportError as error:
-        raise UserError("--mongo_url needs pymongo: pip install 'omg-marl[mongo]'.") from error
+def _not_twice(command: Command, why: str) -> None:
+    for option, name in (("--config", command.config), ("--env-config", command.env_config)):
+        if name:
+            raise UserError(f"{option}={name} has no place here: {why}. Single settings may be changed.")
 
 
 if __name__ == "__main__":

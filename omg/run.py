@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import yaml
-from rich.table import Table
 
 from omg.components.episode_buffer import EpisodeBatch
+from omg.envs import MultiAgentEnv
 from omg.evaluation.figures import learning_curve
 from omg.evaluation.metrics import over_seeds, summarise
 from omg.evaluation.replay import save_replay
@@ -23,7 +23,7 @@ from omg.parts import Parts, args_sanity_check, build
 from omg.training import T_ENV_MAX, Totals, TrainState
 from omg.utils import checkpoints, device
 from omg.utils.interrupts import Interrupts
-from omg.utils.logging import Logger, ProgressReport, say
+from omg.utils.logging import Logger, ProgressReport, say, show
 from omg.utils.settings import UserError
 
 SECONDS_PER_CALL = 1.0
@@ -64,6 +64,8 @@ def prepare(config: Mapping[str, Any], folder: Path) -> Prepared:
         say(notice, "yellow")
     parts = build(config)
     run = parts.settings
+    if run.save_replay and type(parts.env).render is MultiAgentEnv.render:
+        raise UserError(f"{parts.spec.name} has no picture of itself: run again without --save_replay.")
     checkpoint = None
     if run.resume:
         checkpoint, complaints = checkpoints.newest_whole(folder / "checkpoints")
@@ -290,7 +292,9 @@ def run(_run: Any, prepared: Prepared, _log: Any) -> int:
     folder, parts = prepared.folder, prepared.parts
     say(f"{parts.settings.name} on {parts.spec.name}: {parts.spec.n_agents} agents, {device.describe()}, in {folder}")
     _log.debug("configuration: %s", json.dumps(parts.config))
-    (folder / "config.yaml").write_text(yaml.safe_dump(parts.config, sort_keys=False))
+    # Where it ran and that it was resumed are not part of the experiment: without them it can be run again elsewhere.
+    experiment = parts.config | {"run_dir": None, "resume": False}
+    (folder / "config.yaml").write_text(yaml.safe_dump(experiment, sort_keys=False))
     resume_at = (
         prepared.checkpoint.t_env if prepared.resume and prepared.checkpoint else (-1 if prepared.resume else None)
     )
@@ -329,16 +333,6 @@ def evaluate(prepared: Prepared) -> int:
 
 def first_seed(agent: Any, parts: Parts) -> Any:
     return agent if parts.settings.seeds == 1 else jax.tree.map(lambda x: x[0], agent)
-
-
-def show(summary: dict[str, Any]) -> None:
-    from omg.utils.logging import console
-
-    table = Table(show_header=False)
-    for key, value in summary.items():
-        if not isinstance(value, list):
-            table.add_row(key, f"{value:,.4g}" if isinstance(value, float) else str(value))
-    console.print(table)
 
 
 def _after(t_env: int, interval: int) -> int:

@@ -69,6 +69,13 @@ def test_the_last_line_is_the_folder_and_evaluation_repeats_the_test(run_dir, ca
     assert summary["test_return_mean"] == trained["test_return_mean"]
 
 
+def test_a_saved_model_is_not_given_another_configuration(run_dir, capsys):
+    assert main(["evaluate", f"--checkpoint_path={run_dir}", "--config=qmix"]) == 2
+    assert "has no place here" in capsys.readouterr().err
+    assert main(["evaluate", f"--checkpoint_path={run_dir}", "--load_step=last"]) == 2
+    assert "load_step takes a whole number" in capsys.readouterr().err
+
+
 def test_load_step_picks_the_nearest_checkpoint(run_dir):
     assert checkpoints.find(run_dir, 120).t_env == 100
     assert checkpoints.find(run_dir, 0).t_env == 200
@@ -143,6 +150,9 @@ BAD = {
     "less than nothing": (["--t_max=-5"], "t_max is -5"),
     "no checkpoint there": (["--checkpoint_path=nowhere"], "no such folder"),
     "buffer too large": (["--buffer_size=2000000000"], "largest that fits"),
+    "no picture of that": (["--env-config=climbing", "--save_replay"], "without --save_replay"),
+    "no MongoDB client": (["--env-config=climbing", "--mongo_url=mongodb://localhost"], "omg-marl[mongo]"),
+    "resume what": (["--resume"], "--run_dir=DIR"),
     "an impossible board": (["with", "env_args.food=50"], "at most"),
     "a continuous world": (["--env-config=jaxmarl", "with", "env_args.name=MPE_simple_facmac_v1"], "discrete"),
     "an unknown JaxMARL world": (["--env-config=jaxmarl", "with", "env_args.name=MPE_simple_sprea_v3"], "spread"),

@@ -89,11 +89,13 @@ def find(path: Path, load_step: int = 0) -> Checkpoint:
     """The checkpoint meant by a run's folder, its checkpoints folder, or a checkpoint's own."""
     if not path.exists():
         raise UserError(f"no checkpoint at {path}: there is no such folder.")
-    if (path / MANIFEST).exists() or path.name.isdigit():
+    if (path / MANIFEST).exists():
         return verify(path)
     folder = path / "checkpoints" if (path / "checkpoints").is_dir() else path
     steps = steps_in(folder)
     if not steps:
+        if path.name.isdigit():
+            return verify(path)
         raise UserError(f"no checkpoint at {path}: a run keeps its checkpoints in <run>/checkpoints/<steps>.")
     step = min(steps, key=lambda s: abs(s - load_step)) if load_step else steps[-1]
     return verify(folder / str(step))

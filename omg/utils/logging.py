@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
 console = Console(stderr=True, highlight=False)
 """Everything but results: progress, notices, errors."""
@@ -17,6 +18,15 @@ console = Console(stderr=True, highlight=False)
 
 def say(text: str, style: str | None = None) -> None:
     console.print(text, style=style, markup=False, soft_wrap=True)
+
+
+def show(numbers: dict[str, Any]) -> None:
+    """A table of names and values; lists are left to the files."""
+    table = Table(show_header=False)
+    for key, value in numbers.items():
+        if not isinstance(value, list):
+            table.add_row(key, f"{value:,.4g}" if isinstance(value, float) else str(value))
+    console.print(table)
 
 
 class Logger:
