@@ -36,6 +36,7 @@ class Counters:
 
     t_env: int = 0
     episode: int = 0
+    forgotten: int = 0
     updates: int = 0
     tests: int = 0
     next_test: int = 0
@@ -79,7 +80,7 @@ def prepare(config: Mapping[str, Any], folder: Path) -> Prepared:
             raise UserError(f"the model has already {checkpoint.t_env} steps: --t_max must be larger than that.")
     if checkpoint is not None:
         _check_seeds(checkpoint, parts)
-        load_agent(parts, checkpoint)
+        _ = load_agent(parts, checkpoint) if run.evaluate else load_parts(parts, checkpoint)
     return Prepared(parts, folder, checkpoint, run.resume)
 
 
@@ -87,6 +88,12 @@ def load_agent(parts: Parts, checkpoint: checkpoints.Checkpoint) -> Any:
     """The networks that act, from a checkpoint of the same architecture."""
     shapes = jax.eval_shape(parts.loop.init).learner.params["agent"]
     return checkpoints.load_part(checkpoint, "agent", shapes)
+
+
+def load_parts(parts: Parts, checkpoint: checkpoints.Checkpoint) -> dict[str, Any]:
+    """Everything the learner saves, from a checkpoint of the same algorithm and architecture."""
+    wanted = parts.learner.parts(jax.eval_shape(parts.loop.init).learner)
+    return {name: checkpoints.load_part(checkpoint, name, like) for name, like in wanted.items()}
 
 
 def _check_seeds(checkpoint: checkpoints.Checkpoint, parts: Parts) -> None:
@@ -117,10 +124,7 @@ class Training:
 
     def _restore(self, checkpoint: checkpoints.Checkpoint, whole: bool) -> None:
         """`whole`: the same run goes on. Otherwise a new run starts from the model and its steps."""
-        loop, counters = self.parts.loop, checkpoint.manifest["counters"]
-        shapes = jax.eval_shape(loop.init)
-        wanted = self.parts.learner.parts(shapes.learner)
-        loaded = {name: checkpoints.load_part(checkpoint, name, like) for name, like in wanted.items()}
+        counters, loaded = checkpoint.manifest["counters"], load_parts(self.parts, checkpoint)
         updates = jnp.full_like(self.state.learner.updates, counters["updates"])
         learner = self.parts.learner.with_parts(self.state.learner, loaded)._replace(updates=updates)
         t_env = jnp.asarray(checkpoint.manifest["t_env_seeds"], jnp.int32).reshape(self.state.t_env.shape)
@@ -135,6 +139,7 @@ class Training:
             else:
                 # Without its episodes the buffer starts empty, and so does the count of what is in it.
                 say("the checkpoint has no replay: collecting anew, so the run will differ from one never stopped.")
+                self.counters.forgotten += self.counters.episode
                 self.counters.episode = 0
         # Copied onto the device: what the compiled loop is given must be its own to overwrite.
         self.state = jax.tree.map(jnp.array, TrainState(learner, replay, t_env))
@@ -236,7 +241,10 @@ class Training:
 
     def _log_point(self) -> None:
         """One line: what training came to since the last point, and the newest test if there was one."""
-        point: dict[str, Any] = {"episode": self.counters.episode, "updates": self.counters.updates}
+        point: dict[str, Any] = {
+            "episode": self.counters.episode + self.counters.forgotten,
+            "updates": self.counters.updates,
+        }
         if self.since_log:
             totals = jax.tree.map(lambda *x: np.sum(x, axis=0), *self.since_log)
             updates, episodes = np.maximum(totals.updates, 1), np.maximum(totals.episodes, 1)
@@ -274,7 +282,7 @@ class Training:
             "name": run.name,
             "env": self.parts.spec.name,
             "t_env": counters.t_env,
-            "episodes": counters.episode,
+            "episodes": counters.episode + counters.forgotten,
             "updates": counters.updates,
             "seed": run.seed,
             **over_seeds(self.each_latest),

@@ -243,6 +243,13 @@ def test_another_architecture_is_refused_with_both_shapes(run_dir, capsys):
     assert ", 16)" in said
 
 
+def test_training_on_from_another_algorithm_is_refused_before_a_folder_exists(run_dir, tmp_path, capsys):
+    words = [*QUICK, "--config=qmix", f"--checkpoint_path={run_dir}", "--t_max=260", f"--run_dir={tmp_path / 'r'}"]
+    assert main(words) == 2
+    assert "another architecture" in capsys.readouterr().err
+    assert not (tmp_path / "r").exists()
+
+
 def test_main_py_and_the_module_are_the_same_door():
     root = Path(__file__).parent.parent
     outputs = [

@@ -52,7 +52,9 @@ def test_the_new_world_runs(registries, tmp_path):
 
 def test_the_readmes_python_runs():
     (code,) = blocks("README.md", "python")
-    exec(compile(code, "README.md", "exec"), {})
+    names: dict = {}
+    exec(compile(code, "README.md", "exec"), names)
+    assert names["seen"].obs.shape == (names["world"].spec.n_agents, names["world"].spec.obs_size)
 
 
 def test_links_and_commands_of_the_documentation_exist():

@@ -16,6 +16,3 @@ class OneHot:
 
     def transform(self, indices: Int[Array, "*axes"]) -> Float[Array, "*axes out"]:
         return jax.nn.one_hot(indices, self.out_dim)
-
-    def infer_output_info(self) -> tuple[tuple[int, ...], str]:
-        return (self.out_dim,), "float32"

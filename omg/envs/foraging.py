@@ -1,7 +1,7 @@
 """Foraging: Jumanji's level-based foraging, with start positions of our own and a compact global state.
 
-Jumanji's generator keeps agents out of whole rows that hold no food, and fails with more than three food items;
-ours places them on any free cell. With `max_level: 1` (the default) whoever loads food first has it.
+Jumanji's generator keeps agents out of every row whose number is a coordinate of some food, which with more food can be
+all of them; ours places agents on any free cell. With `max_level: 1` (the default) whoever loads food first has it.
 """
 
 from __future__ import annotations

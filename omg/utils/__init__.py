@@ -1,1 +1,1 @@
-"""Settings, logging, checkpoints, timing."""
+"""Settings, logging, checkpoints, interrupts, the machine, shared formulas."""
