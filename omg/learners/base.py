@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,7 @@ Metrics = dict[str, Array]
 @dataclass(frozen=True)
 class LearnerSettings:
     gamma: float = 0.99
+    optimiser: Literal["rmsprop", "adam"] = "rmsprop"
     lr: float = 5e-4
     optim_alpha: float = 0.99
     optim_eps: float = 1e-5
@@ -30,6 +31,7 @@ class LearnerSettings:
     target_update_interval: int = 200
     double_q: bool = True
     reward_scale: float = 1.0
+    bootstrap_at_limit: bool = True
 
 
 class LearnerState(NamedTuple):
@@ -67,8 +69,11 @@ class Learner:
 
     def optimiser(self) -> optax.GradientTransformation:
         s = self.settings
-        rms = optax.rmsprop(s.lr, decay=s.optim_alpha, eps=s.optim_eps, eps_in_sqrt=False)
-        return optax.chain(optax.clip_by_global_norm(s.grad_norm_clip), rms)
+        if s.optimiser == "adam":
+            step = optax.adam(s.lr, eps=s.optim_eps)
+        else:
+            step = optax.rmsprop(s.lr, decay=s.optim_alpha, eps=s.optim_eps, eps_in_sqrt=False)
+        return optax.chain(optax.clip_by_global_norm(s.grad_norm_clip), step)
 
     def init_optimiser(self, params: Params) -> Any:
         return self.optimiser().init(params)
@@ -94,6 +99,14 @@ class Learner:
 
     def team_reward(self, batch: EpisodeBatch) -> Float[Array, "batch time"]:
         return self.spec.team_reward(self.own_reward(batch))
+
+    def ended(self, batch: EpisodeBatch) -> Float[Array, "batch time"]:
+        """Where nothing follows: at the end of the game and, unless values reach beyond, of the time allowed."""
+        terminated = batch.terminated[:, :-1]
+        if self.settings.bootstrap_at_limit:
+            return terminated
+        out_of_time = jnp.arange(terminated.shape[1]) == self.spec.episode_limit - 1
+        return jnp.maximum(terminated, out_of_time)
 
     def refresh_target(self, state: LearnerState, since: Array, episode: Array) -> LearnerState:
         """Copies the networks whenever another `target_update_interval` episodes have passed."""

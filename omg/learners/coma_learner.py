@@ -69,7 +69,7 @@ class COMALearner(Learner):
             return jnp.broadcast_to(x[..., None], shape)
 
         reward = for_each_agent(self.team_reward(batch))
-        terminated, filled = for_each_agent(batch.terminated[:, :-1]), for_each_agent(batch.filled[:, :-1])
+        terminated, filled = for_each_agent(self.ended(batch)), for_each_agent(batch.filled[:, :-1])
         return td_lambda_targets(reward, terminated, filled, taken[:, 1:], self.settings.gamma, self.settings.td_lambda)
 
     def critic_loss(self, critic: Any, batch: EpisodeBatch, targets: Array) -> Array:

@@ -50,11 +50,11 @@ class QLearner(Learner):
 
         filled = batch.filled[:, :-1]
         if self.mixer_class:
-            reward, terminated, mask = self.team_reward(batch), batch.terminated[:, :-1], filled
+            reward, terminated, mask = self.team_reward(batch), self.ended(batch), filled
             q_taken = params["mixer"](q_taken, batch.state[:, :-1])
             q_next = target["mixer"](q_next, batch.state[:, 1:])
         else:
-            reward, terminated = self.own_reward(batch), batch.terminated[:, :-1, None]
+            reward, terminated = self.own_reward(batch), self.ended(batch)[..., None]
             mask = filled[..., None] * batch.alive[:, :-1]
 
         y = jax.lax.stop_gradient(reward + self.settings.gamma * (1 - terminated) * q_next)

@@ -38,7 +38,7 @@ class QTranLearner(QLearner):
         # TD: the joint value of what was done.
         joint_next = target["mixer"].joint_q(older.hidden[:, 1:], one_hot(best_next), state[:, 1:])
         reward = self.team_reward(batch)
-        y = reward + self.settings.gamma * (1 - batch.terminated[:, :-1]) * joint_next
+        y = reward + self.settings.gamma * (1 - self.ended(batch)) * joint_next
         hidden, actions, state = online.hidden[:, :-1], batch.actions[:, :-1], state[:, :-1]
         joint = mixer.joint_q(hidden, one_hot(actions), state)
         td_loss = masked_mean((joint - jax.lax.stop_gradient(y)) ** 2, mask)

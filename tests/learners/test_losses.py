@@ -36,9 +36,10 @@ def test_the_batch_has_both_kinds_of_ending(batch):
     assert not ended.all()
 
 
-@pytest.mark.parametrize("double_q", [True, False])
-def test_independent_td_error(foraging, batch, double_q):
-    learner, params, target = learner_of(QLearner, foraging.spec, double_q=double_q)
+@pytest.mark.parametrize(("double_q", "beyond"), [(True, True), (True, False), (False, True)])
+def test_independent_td_error(foraging, batch, double_q, beyond):
+    """`beyond`: what follows counts even when the time is up (`bootstrap_at_limit`)."""
+    learner, params, target = learner_of(QLearner, foraging.spec, double_q=double_q, bootstrap_at_limit=beyond)
     q = np.asarray(learner.mac.unroll(params["agent"], batch).outputs)
     older = np.asarray(learner.mac.unroll(target["agent"], batch).outputs)
     errors = []
@@ -47,7 +48,7 @@ def test_independent_td_error(foraging, batch, double_q):
             for i in range(2):
                 judge = (q if double_q else older)[b, t + 1, i]
                 # Past a real ending nothing is available, and nothing counts.
-                over = bool(batch["terminated"][b, t])
+                over = bool(batch["terminated"][b, t]) or (not beyond and t + 1 == foraging.spec.episode_limit)
                 ahead = 0.0 if over else older[b, t + 1, i, best(judge, batch.avail_actions[b, t + 1, i])]
                 y = float(batch.reward[b, t, i]) + 0.9 * ahead
                 errors.append(q[b, t, i, int(batch.actions[b, t, i])] - y)
