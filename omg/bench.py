@@ -55,16 +55,16 @@ def measure(parts: Parts) -> dict[str, Any]:
 
 def measure_training(parts: Parts) -> dict[str, float]:
     """Whole iterations once updates have begun: collecting, inserting, sampling, updating."""
-    loop, settings = parts.loop, parts.loop.settings
+    loop = parts.loop
     state = loop.init()
     started = time.perf_counter()
     state, _ = jax.block_until_ready(loop.run(state, 0, 0))
     compiled = time.perf_counter() - started
     episode = 0
     # Fill the buffer until updates begin, and a little further so that memory has been touched.
-    warm_up = -(-settings.batch_size // settings.batch_size_run) + 3
+    warm_up = -(-loop.sampled // loop.collected) + 3
     state, _ = jax.block_until_ready(loop.run(state, episode, warm_up))
-    episode += warm_up * settings.batch_size_run
+    episode += warm_up * loop.collected
 
     steps, updates, iterations = [], [], []
 
@@ -72,7 +72,7 @@ def measure_training(parts: Parts) -> dict[str, float]:
         nonlocal state, episode
         state, totals = loop.run(state, episode, n)
         totals = jax.device_get(totals)
-        episode += n * settings.batch_size_run
+        episode += n * loop.collected
         steps.append(int(totals.steps.sum()))
         updates.append(int(totals.updates.sum()))
         iterations.append(n)
@@ -82,7 +82,7 @@ def measure_training(parts: Parts) -> dict[str, float]:
         "env_steps_per_second_train": sum(steps) / seconds,
         "updates_per_second": sum(updates) / seconds,
         "seconds_per_iteration": seconds / sum(iterations),
-        "steps_per_episode": sum(steps) / (sum(iterations) * settings.batch_size_run * parts.settings.seeds),
+        "steps_per_episode": sum(steps) / (sum(iterations) * loop.collected * parts.settings.seeds),
         "compile_seconds": compiled,
     }
 

@@ -22,6 +22,12 @@ OMG: opponent modelling in multi-agent reinforcement learning.
   omg train      --config=qmix --env-config=foraging --seed=3 --t_max=200000 with env_args.grid_size=10
   omg train      --resume --run_dir=DIR            go on with a run that was stopped
   omg evaluate   --checkpoint_path=DIR [--load_step=N] [--save_replay]
+  omg pool       --env-config=foraging             train opponents and keep them; omg pool show describes them
+  omg pretrain   --config=iql_omg --env-config=foraging   a VAE of the states they meet, for OMG
+  omg train      --config=iql_omg --env-config=foraging   one agent among them; so do iql_am, iql_liam, ppo_omg, …
+  omg train      --config=1vdn1iql_omg --multi_algs --env-config=foraging   who sits beside it
+  omg evaluate   --checkpoint_path=DIR --pool=DIR  with every member of a pool, seen and unseen
+  omg crossplay  DIR DIR nearest_food …            everyone with everyone (runs and rules)
   omg list                                         algorithms and worlds
   omg bench      --config=iql --env-config=foraging [--json]
   omg print_config --config=qmix                   what a run would use (Sacred's commands work too)
@@ -54,6 +60,12 @@ def dispatch(command: Command) -> int:
         return evaluate(command)
     if command.verb == "bench":
         return bench(command)
+    if command.verb == "pool":
+        return pool(command)
+    if command.verb == "pretrain":
+        return pretrain(command)
+    if command.verb == "crossplay":
+        return crossplay(command)
     return train(command)
 
 
@@ -137,9 +149,38 @@ def evaluate(command: Command) -> int:
     config = configuration.override(saved, command, known_keys()) | {"evaluate": True}
     folder = Path(config["run_dir"]) if config["run_dir"] else found.path.parent.parent / "evaluation" / found.path.name
     _check_writable(folder)
+    if command.get("pool"):
+        return evaluate_among_strangers(found, config, folder)
     status = run.evaluate(run.prepare(config, folder))
     print(folder)
     return status
+
+
+def evaluate_among_strangers(found: Any, config: dict[str, Any], folder: Path) -> int:
+    import json
+
+    from omg.playing import among_strangers
+    from omg.utils import device
+
+    device.setup(config.get("use_cuda"), bool(config.get("compilation_cache")))
+    summary = among_strangers(found, Path(str(config["pool"])), config["test_nepisode"], folder)
+    (folder / "summary.json").write_text(json.dumps(summary, indent=1))
+    print(folder)
+    return 0
+
+
+def crossplay(command: Command) -> int:
+    from omg.parts import known_keys
+    from omg.playing import crossplay as play
+    from omg.utils import device
+
+    config = configuration.load(command, known_keys())
+    device.setup(config.get("use_cuda"), bool(config.get("compilation_cache")))
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    folder = Path(config["run_dir"] or f"{config['local_results_path']}/crossplay__{stamp}")
+    _check_writable(folder)
+    print(play(command.words, config, folder))
+    return 0
 
 
 def bench(command: Command) -> int:
@@ -147,6 +188,25 @@ def bench(command: Command) -> int:
     from omg.parts import known_keys
 
     return measure(configuration.load(command, known_keys()), as_json=command.json)
+
+
+def pool(command: Command) -> int:
+    from omg.pooling import make_pool, show_pool
+
+    if command.words not in ([], ["show"]):
+        raise UserError(f"omg pool makes a pool, omg pool show describes it; what is {' '.join(command.words)!r}?")
+    if command.words:
+        return show_pool(command)
+    print(make_pool(command))
+    return 0
+
+
+def pretrain(command: Command) -> int:
+    from omg.parts import known_keys
+    from omg.pretraining import pretrain as train_vae
+
+    print(train_vae(configuration.load(command, known_keys())))
+    return 0
 
 
 def new_folder(config: dict[str, Any]) -> Path:

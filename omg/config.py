@@ -11,10 +11,13 @@ from typing import Any
 import yaml
 
 from omg.utils.settings import UserError, choose, nearest
+from omg.utils.teams import ANYBODY, parse_team, trained_group
 
 CONFIG_DIR = Path(__file__).parent / "config"
 DEFAULT_ALG, DEFAULT_ENV = "iql", "foraging"
-VERBS = ("train", "evaluate", "list", "bench")
+VERBS = ("train", "evaluate", "list", "bench", "pool", "pretrain", "crossplay", "reproduce")
+TAKES_WORDS = ("pool", "crossplay", "reproduce")
+"""Verbs that are followed by words of their own."""
 SACRED_COMMANDS = ("print_config", "print_dependencies", "save_config", "print_named_configs")
 
 Config = dict[str, Any]
@@ -40,6 +43,7 @@ class Command:
     env_config: str | None = None
     updates: list[tuple[str, Any]] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
+    words: list[str] = field(default_factory=list)
     help: bool = False
     json: bool = False
 
@@ -72,6 +76,8 @@ def parse(words: list[str]) -> Command:
             command.files.append(word)
         elif equals:
             raise UserError(f"what should {word!r} do? Write --{word}, or put 'with' before it.")
+        elif verb_given and command.verb in TAKES_WORDS:
+            command.words.append(word)
         elif verb_given:
             raise UserError(f"unexpected word {word!r}.{nearest(word, (*VERBS, *SACRED_COMMANDS))}")
         else:
@@ -94,9 +100,19 @@ def _value(text: str) -> Any:
 def load(command: Command, known_keys: Iterable[str]) -> Config:
     """The merged configuration of a command. A key that nothing reads is an error."""
     config = read_yaml(CONFIG_DIR / "default.yaml")
-    layers = [named("envs", command.env_config or DEFAULT_ENV), named("algs", command.config or DEFAULT_ALG)]
-    for layer in layers:
+    name = command.config or DEFAULT_ALG
+    team = name if command.get("multi_algs") is True else None
+    if team:
+        groups = parse_team(team, available("algs"))
+        name = groups[trained_group(groups, command.get("train_alg"), team)].algorithm
+        if name in ANYBODY:
+            raise UserError(f"{name!r} cannot be trained: add --train_alg=… with one of the algorithms in {team}.")
+    elif re.match(r"\d+[a-z]", name) and not name.endswith((".yaml", ".yml")):
+        raise UserError(f"{name!r} looks like a team of several algorithms: add --multi_algs.")
+    for layer in (named("envs", command.env_config or DEFAULT_ENV), named("algs", name)):
         config = recursive_dict_update(config, layer)
+    if team:
+        config |= {"name": team, "train_alg": name}
     return override(config, command, known_keys)
 
 

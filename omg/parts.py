@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
-from jaxtyping import Array
 
+from omg import config as configuration
 from omg.components.action_selectors import REGISTRY as selector_REGISTRY
 from omg.components.episode_buffer import ReplayBuffer, make_scheme
 from omg.controllers import REGISTRY as mac_REGISTRY
@@ -17,14 +17,19 @@ from omg.envs import REGISTRY as env_REGISTRY
 from omg.envs import MultiAgentEnv, Spec
 from omg.learners import REGISTRY as le_REGISTRY
 from omg.learners import Learner
+from omg.learners.am_learner import VAESettings
 from omg.modules.agents import REGISTRY as agent_REGISTRY
 from omg.modules.am import REGISTRY as am_REGISTRY
 from omg.modules.critics import REGISTRY as critic_REGISTRY
 from omg.modules.mixers import REGISTRY as mixer_REGISTRY
+from omg.modules.vae import VAE
+from omg.opponents.pool import Kind, Pool, PoolSettings
+from omg.opponents.seating import SeatingSettings, seat
 from omg.runners import REGISTRY as r_REGISTRY
-from omg.runners import EpisodeStats, VectorRunner
+from omg.runners import TeamRunner, focal_scheme
+from omg.testing import Tester
 from omg.training import LoopSettings, TrainingLoop
-from omg.utils import device
+from omg.utils import device, vaes
 from omg.utils.settings import UserError, choose, fill
 
 
@@ -65,11 +70,16 @@ class RunSettings:
 
 def known_keys() -> set[str]:
     """Every key that some part reads."""
-    keys = {field.name for cls in (RunSettings, LoopSettings) for field in fields(cls)}
+    keys = {
+        field.name
+        for cls in (RunSettings, LoopSettings, SeatingSettings, PoolSettings, VAESettings)
+        for field in fields(cls)
+    }
     registries: tuple[Mapping[str, Any], ...] = (mac_REGISTRY, le_REGISTRY, agent_REGISTRY, selector_REGISTRY)
-    for registry in (*registries, mixer_REGISTRY, critic_REGISTRY):
+    for registry in (*registries, am_REGISTRY, mixer_REGISTRY, critic_REGISTRY):
         for part in registry.values():
-            keys |= {field.name for field in fields(part.Settings)}
+            if is_dataclass(part.Settings):
+                keys |= {field.name for field in fields(part.Settings)}
     return keys
 
 
@@ -83,6 +93,7 @@ class Parts(NamedTuple):
     learner: Learner
     loop: TrainingLoop
     tester: Tester
+    pool: Pool | None = None
 
     @property
     def spec(self) -> Spec:
@@ -93,28 +104,9 @@ class Parts(NamedTuple):
         return list(range(self.settings.seed, self.settings.seed + self.settings.seeds))
 
 
-class Tester:
-    """Plays test episodes with a team's networks, all of them at once."""
-
-    def __init__(self, runner: VectorRunner, keys: Array):
-        self.runner = runner
-        self.keys = keys
-        self.compiled = jax.jit(self._play)
-
-    def play(self, agent: Any, number: int) -> EpisodeStats:
-        """The `number`-th test of a run: the same worlds whenever it is asked for."""
-        return jax.device_get(self.compiled(agent, jax.numpy.int32(number)))
-
-    def _play(self, agent: Any, number: Array) -> EpisodeStats:
-        # Apart from the keys of training, which count upwards from 0.
-        keys = self.runner.each(lambda key: jax.random.fold_in(jax.random.fold_in(key, 2**31 - 1), number))(self.keys)
-        t_env = self.runner.each(lambda key: jax.numpy.int32(0))(self.keys)
-        return self.runner.run(agent, t_env, keys, test_mode=True, keep=False)[1]
-
-
 def args_sanity_check(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Mends what can be mended and says so; refuses what cannot. Shapes are checked when the parts are built."""
-    config, notices = dict(config), []
+    config, notices = _among_others(dict(config))
     run, loop = fill(RunSettings, config), fill(LoopSettings, config)
     positive = {
         "t_max": run.t_max,
@@ -162,14 +154,46 @@ def args_sanity_check(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[s
     return config, notices
 
 
-def build(config: Mapping[str, Any]) -> Parts:
+def _among_others(config: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """A pool or a mixed team makes of an independent learner one agent among others."""
+    if not (config.get("multi_algs") or config.get("pool")) or config.get("mac") == "multi_module_mac":
+        return config, []
+    if config["learner"] == "ppo_learner":
+        return config | {"mac": "multi_module_mac"}, []
+    if config["learner"] != "q_learner":
+        raise UserError(f"{config['name']} learns for a whole team and takes no pool: try iql, d3qn or ppo.")
+    if config.get("mixer"):
+        raise UserError(
+            f"{config.get('train_alg') or config['name']} learns for a whole team, not for one agent among others. "
+            "Independent learners can: iql, d3qn, ppo, and those with an agent model (iql_am, iql_liam, iql_omg, …)."
+        )
+    changed = {"learner": "q_learner_4am", "mac": "multi_module_mac"}
+    return config | changed, ["one agent learns among others: learner q_learner → q_learner_4am."]
+
+
+class StandIns(NamedTuple):
+    """What measuring speed uses instead of a pool and a VAE on disk."""
+
+    kinds: list[Kind]
+    vae: VAE | None
+
+
+def build(config: Mapping[str, Any], stand_ins: StandIns | None = None) -> Parts:
     """Every part by its name. What does not fit together, or into memory, is refused here."""
     run, settings = fill(RunSettings, config), fill(LoopSettings, config)
-    choose(am_REGISTRY, config.get("am_model", "none_am"), "am_model")
+    model = choose(am_REGISTRY, config.get("am_model", "none_am"), "am_model")
     make_runner = choose(r_REGISTRY, run.runner, "runner")
     env = choose(env_REGISTRY, run.env, "world")(run.env_args or {})
-    mac = choose(mac_REGISTRY, run.mac, "mac")(env.spec, config)
-    learner = choose(le_REGISTRY, run.learner, "learner")(env.spec, mac, config)
+    make_learner = choose(le_REGISTRY, run.learner, "learner")
+    with_vae = dict(config)
+    if model.needs_vae:
+        with_vae["vae"] = stand_ins.vae if stand_ins else vaes.find(env.spec, config)
+    among_others = run.mac == "multi_module_mac"
+    mac: Any = choose(mac_REGISTRY, run.mac, "mac")(env.spec, config)
+    learner = make_learner(env.spec, mac, with_vae)
+    if learner.focal != among_others:
+        only = "cannot learn" if among_others else "only learns"
+        raise UserError(f"{run.learner} {only} for one agent among others (mac=multi_module_mac).")
     if learner.on_policy and settings.buffer_size != settings.batch_size_run:
         raise UserError(
             f"{run.learner} learns only from fresh episodes: buffer_size ({settings.buffer_size}) must equal "
@@ -177,13 +201,35 @@ def build(config: Mapping[str, Any]) -> Parts:
         )
     scheme, groups = make_scheme(env.spec)
     n_seeds = None if run.seeds == 1 else run.seeds
-    buffer = ReplayBuffer(scheme, groups, settings.buffer_size, env.spec.episode_limit + 1)
-    _check_memory(buffer, run.seeds)
-    runner = make_runner(env, mac, scheme, groups, settings.batch_size_run, n_seeds)
     seeds = list(range(run.seed, run.seed + run.seeds))
+    pool = None
+    if among_others:
+        n = env.spec.n_agents
+        run = replace(run, t_max=run.t_max * n)
+        seating = seat(config, env.spec, list(configuration.available("algs")), stand_ins.kinds if stand_ins else None)
+        pool = seating.pool
+        blocks = fill(SeatingSettings, config).opponents_per_collection
+
+        def play(worlds: int) -> TeamRunner:
+            return TeamRunner(env, mac, *seating[:2], scheme, groups, worlds, n_seeds, blocks)
+
+        runner: Any = play(settings.batch_size_run)
+        test_runner: Any = play(max(1, run.test_nepisode // n))
+        stored = scheme | focal_scheme(mac)
+        buffer_size = max(settings.buffer_size // runner.batch_size, 1) * runner.batch_size
+    else:
+        runner = make_runner(env, mac, scheme, groups, settings.batch_size_run, n_seeds)
+        test_runner = make_runner(env, mac, scheme, groups, run.test_nepisode, n_seeds)
+        stored, buffer_size = scheme, settings.buffer_size
+    buffer = ReplayBuffer(stored, groups, buffer_size, env.spec.episode_limit + 1)
+    _check_memory(buffer, run.seeds)
     loop = TrainingLoop(runner, buffer, learner, settings, seeds)
-    tester = Tester(make_runner(env, mac, scheme, groups, run.test_nepisode, n_seeds), loop.keys)
-    return Parts(dict(config), run, env, mac, learner, loop, tester)
+    if loop.sampled > buffer_size:
+        raise UserError(
+            f"an update takes {loop.sampled} episodes ({settings.batch_size} for each seat), and the buffer holds "
+            f"{buffer_size}. Try --buffer_size={loop.sampled} or more."
+        )
+    return Parts(dict(config), run, env, mac, learner, loop, Tester(test_runner, loop.keys), pool)
 
 
 def _check_memory(buffer: ReplayBuffer, seeds: int) -> None:

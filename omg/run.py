@@ -86,7 +86,9 @@ def prepare(config: Mapping[str, Any], folder: Path) -> Prepared:
 
 def load_agent(parts: Parts, checkpoint: checkpoints.Checkpoint) -> Any:
     """The networks that act, from a checkpoint of the same architecture."""
-    shapes = jax.eval_shape(parts.loop.init).learner.params["agent"]
+    shapes = parts.learner.acting(jax.eval_shape(parts.loop.init).learner)
+    if parts.learner.focal:
+        return {name: checkpoints.load_part(checkpoint, name, like) for name, like in shapes.items()}
     return checkpoints.load_part(checkpoint, "agent", shapes)
 
 
@@ -203,7 +205,7 @@ class Training:
         counters = self.counters
         counters.steps += int(np.sum(totals.steps))
         counters.train_seconds += elapsed
-        counters.episode += iterations * self.parts.loop.settings.batch_size_run
+        counters.episode += iterations * self.parts.loop.collected
         counters.updates += int(np.max(totals.updates))
         counters.t_env += int(np.sum(totals.steps)) // self.run.seeds
         self.since_log.append(totals)
@@ -233,7 +235,7 @@ class Training:
             counters.next_save = _after(counters.t_env, run.save_model_interval)
 
     def _test(self) -> None:
-        stats = self.parts.tester.play(self.state.learner.params["agent"], self.counters.tests)
+        stats = self.parts.tester.play(self.parts.learner.acting(self.state.learner), self.counters.tests)
         self.counters.tests += 1
         self.tested_at = self.counters.t_env
         self.each_latest = summarise(self.parts.spec, stats, self.n_seeds)
@@ -316,7 +318,7 @@ def run(_run: Any, prepared: Prepared, _log: Any) -> int:
     (folder / "summary.json").write_text(json.dumps(summary, indent=1))
     learning_curve(folder)
     if parts.settings.save_replay:
-        agent = first_seed(training.state.learner.params["agent"], parts)
+        agent = first_seed(parts.learner.acting(training.state.learner), parts)
         save_replay(parts.env, parts.mac, agent, jax.random.key(parts.settings.seed), folder / "replay.gif")
     show(summary)
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from jaxtyping import Array, Int
 
 from omg.components.episode_buffer import EpisodeBatch, ReplayBuffer
 from omg.learners.base import Learner, LearnerState, Metrics
-from omg.runners.vector_runner import EpisodeStats, VectorRunner
+from omg.runners import EpisodeStats, TeamRunner, VectorRunner
 
 T_ENV_MAX = 2**31 - 1
 """Where the compiled step counter stops counting: schedules are long over by then, and the caller's goes on."""
@@ -50,7 +50,12 @@ class TrainingLoop:
     """Static: shapes, parts, seeds. `init` makes a state, `run` carries it some iterations further."""
 
     def __init__(
-        self, runner: VectorRunner, buffer: ReplayBuffer, learner: Learner, settings: LoopSettings, seeds: list[int]
+        self,
+        runner: VectorRunner | TeamRunner,
+        buffer: ReplayBuffer,
+        learner: Learner,
+        settings: LoopSettings,
+        seeds: list[int],
     ):
         self.runner = runner
         self.buffer = buffer
@@ -61,7 +66,10 @@ class TrainingLoop:
         self.keys = keys[0] if runner.n_seeds is None else keys
         limit = runner.env.spec.episode_limit
         self.lengths = bucket_lengths(limit, settings.length_buckets)
-        self.steps_per_iteration = settings.batch_size_run * limit
+        self.collected = runner.batch_size
+        """Episodes per iteration: `batch_size_run`, among others for every seat."""
+        self.sampled = settings.batch_size * (runner.env.spec.n_agents if learner.focal else 1)
+        self.steps_per_iteration = self.collected * limit
         self.compiled = jax.jit(self._run, donate_argnums=0)
 
     def init(self) -> TrainState:
@@ -73,25 +81,25 @@ class TrainingLoop:
 
     def run(self, state: TrainState, episode: int, iterations: int) -> tuple[TrainState, Totals]:
         """`iterations` more iterations of a state that has collected `episode` episodes. Consumes the state."""
-        return self.compiled(state, jnp.int32(episode), jnp.int32(iterations))
+        return self.compiled(state, jnp.int32(episode), jnp.int32(iterations), self.runner.policies)
 
-    def _run(self, state: TrainState, episode: Array, iterations: Array) -> tuple[TrainState, Totals]:
+    def _run(self, state: TrainState, episode: Array, iterations: Array, policies: Any) -> tuple[TrainState, Totals]:
         def body(i: Array, carry: tuple[TrainState, Totals]) -> tuple[TrainState, Totals]:
             state, totals = carry
-            state, new = self._iteration(state, episode + i * self.settings.batch_size_run)
+            state, new = self._iteration(state, episode + i * self.collected, policies)
             return state, jax.tree.map(jnp.add, totals, new)
 
-        nothing = jax.eval_shape(self._iteration, state, episode)[1]
+        nothing = jax.eval_shape(self._iteration, state, episode, policies)[1]
         totals = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), nothing)
         return jax.lax.fori_loop(0, iterations, body, (state, totals))
 
-    def _iteration(self, state: TrainState, episode: Array) -> tuple[TrainState, Totals]:
-        s = self.settings
-        number = episode // s.batch_size_run
+    def _iteration(self, state: TrainState, episode: Array, policies: Any) -> tuple[TrainState, Totals]:
+        number = episode // self.collected
         keys = self.each(lambda key: jax.random.split(jax.random.fold_in(key, number + 1)))(self.keys)
-        k_play, k_sample = (keys[0], keys[1]) if self.runner.n_seeds is None else (keys[:, 0], keys[:, 1])
+        k_play, k_sample = self._two(keys)
 
-        batch, stats = self.runner.run(state.learner.params["agent"], state.t_env, k_play, test_mode=False)
+        acting = self.learner.acting(state.learner)
+        batch, stats = self.runner.run(acting, state.t_env, k_play, test_mode=False, policies=policies)
         insert = self.each(self.buffer.insert_episode_batch, in_axes=(0, 0, None))
         replay = insert(state.replay, batch, episode)
         steps = stats.lengths.sum(-1)
@@ -101,22 +109,21 @@ class TrainingLoop:
         learn = partial(self._learn, keys=k_sample, before=episode)
         shapes = jax.eval_shape(learn, state)[1]
         skip = lambda state: (state.learner, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes))  # noqa: E731
-        ready = self.buffer.can_sample(s.batch_size, episode + s.batch_size_run)
+        ready = self.buffer.can_sample(self.sampled, episode + self.collected)
         learner, metrics = jax.lax.cond(ready, learn, skip, state)
         return state._replace(learner=learner), self._totals(metrics, ready, stats)
 
     def _learn(self, state: TrainState, keys: Array, before: Array) -> tuple[LearnerState, Metrics]:
         """All updates of one iteration; the metrics are their sums."""
         s = self.settings
-        now = before + s.batch_size_run
+        now = before + self.collected
 
         def update(u: Array | int, learner: LearnerState) -> tuple[LearnerState, Metrics]:
-            sample = self.each(
-                lambda store, key: self.buffer.sample(store, s.batch_size, now, jax.random.fold_in(key, u))
-            )
+            k_sample, k_train = self._two(self.each(lambda key: jax.random.split(jax.random.fold_in(key, u)))(keys))
+            sample = self.each(lambda store, key: self._sample(store, now, key))
             # Each update of an iteration stands for an equal share of the episodes just collected.
-            since, until = (before + s.batch_size_run * k // s.updates_per_iteration for k in (u, u + 1))
-            return self._train(learner, sample(state.replay, keys), state.t_env, since, until)
+            since, until = (before + self.collected * k // s.updates_per_iteration for k in (u, u + 1))
+            return self._train(learner, sample(state.replay, k_sample), state.t_env, since, until, k_train)
 
         if s.updates_per_iteration == 1:
             return update(0, state.learner)
@@ -129,14 +136,24 @@ class TrainingLoop:
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         return jax.lax.fori_loop(0, s.updates_per_iteration, body, (state.learner, zeros))
 
-    def _train(self, learner: LearnerState, batch: EpisodeBatch, t_env: Array, since: Array, until: Array):
+    def _two(self, keys: Array) -> tuple[Array, Array]:
+        return (keys[0], keys[1]) if self.runner.n_seeds is None else (keys[:, 0], keys[:, 1])
+
+    def _sample(self, store: EpisodeBatch, episode: Array, key: Array) -> EpisodeBatch:
+        size = self.settings.batch_size
+        if self.learner.focal:
+            seats = self.runner.env.spec.n_agents
+            return self.buffer.sample_seats(store, size, episode, key, seats, self.collected)
+        return self.buffer.sample(store, size, episode, key)
+
+    def _train(self, learner: LearnerState, batch: EpisodeBatch, t_env: Array, since: Array, until: Array, keys: Array):
         """One update on no more slots than the longest episode of the sample needs, rounded up to a known length."""
-        train = self.each(self.learner.train, in_axes=(0, 0, 0, None, None))
+        train = self.each(self.learner.train, in_axes=(0, 0, 0, None, None, 0))
 
         def at_length(steps: int):
             def branch(learner: LearnerState, batch: EpisodeBatch):
                 short = self.each(lambda b: b.truncate(steps))(batch)
-                return train(learner, short, t_env, since, until)
+                return train(learner, short, t_env, since, until, keys)
 
             return branch
 
@@ -151,13 +168,13 @@ class TrainingLoop:
         return Totals(
             metrics=metrics,
             updates=jnp.broadcast_to(updates, shape),
-            episodes=jnp.full(shape, self.settings.batch_size_run),
+            episodes=jnp.full(shape, self.collected),
             steps=stats.lengths.sum(-1),
             returns=team.sum(-1),
         )
 
 
-def total_return(runner: VectorRunner, stats: EpisodeStats) -> Array:
+def total_return(runner: VectorRunner | TeamRunner, stats: EpisodeStats) -> Array:
     """The team's return of each episode: rewards combine linearly, so the returns combine as they do."""
     return runner.env.spec.team_reward(stats.agent_returns)
 

@@ -38,11 +38,11 @@ def train(parts: Parts) -> Any:
             return state
         iterations = max(1, (parts.settings.t_max - t_env) // parts.loop.steps_per_iteration)
         state, _ = parts.loop.run(state, episode, iterations)
-        episode += iterations * parts.loop.settings.batch_size_run
+        episode += iterations * parts.loop.collected
 
 
 def test_returns(parts: Parts, state: Any) -> list[float]:
-    stats = parts.tester.play(state.learner.params["agent"], 0)
+    stats = parts.tester.play(parts.learner.acting(state.learner), 0)
     return [s["test_return_mean"] for s in summarise(parts.spec, stats, parts.loop.runner.n_seeds)]
 
 

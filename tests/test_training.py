@@ -58,10 +58,10 @@ def test_a_truncated_sample_gives_the_same_update(parts, foraging):
     short = jax.tree.map(lambda x: x.at[:, 6:].set(jnp.zeros((), x.dtype)), batch)
     short.data["terminated"] = short["terminated"].at[:, 5].set(True)
     state = learner.init(jax.random.key(0))
-    now = jnp.int32(1)
+    now, key = jnp.int32(1), jax.random.key(0)
     train = jax.jit(learner.train)
-    whole, _ = train(state, short, now, now, now)
-    truncated, _ = train(state, short.truncate(6), now, now, now)
+    whole, _ = train(state, short, now, now, now, key)
+    truncated, _ = train(state, short.truncate(6), now, now, now, key)
     same(whole.params, truncated.params, rtol=1e-5, atol=1e-7)
 
 

@@ -20,6 +20,8 @@ class Field(NamedTuple):
     dtype: str = "float32"
     group: str | None = None
     scale: float = 1.0
+    per_episode: bool = False
+    """One value for a whole episode: its axis of time has length one."""
 
 
 Scheme = dict[str, Field]
@@ -143,11 +145,17 @@ class ReplayBuffer:
         self.max_seq_length = max_seq_length
 
     def init(self) -> EpisodeBatch:
-        return EpisodeBatch.zeros(self.scheme, self.groups, self.buffer_size, self.max_seq_length)
+        whole = {name: f for name, f in self.scheme.items() if f.per_episode}
+        steps = {name: f for name, f in self.scheme.items() if not f.per_episode}
+        store = EpisodeBatch.zeros(steps, self.groups, self.buffer_size, self.max_seq_length)
+        return EpisodeBatch(store.data | EpisodeBatch.zeros(whole, self.groups, self.buffer_size, 1).data, store.scales)
 
     def bytes_per_episode(self) -> int:
-        sizes = (int(np.prod(shape_of(f, self.groups))) * jnp.dtype(f.dtype).itemsize for f in self.scheme.values())
-        return self.max_seq_length * sum(sizes)
+        def size(f: Field) -> int:
+            slots = 1 if f.per_episode else self.max_seq_length
+            return slots * int(np.prod(shape_of(f, self.groups))) * jnp.dtype(f.dtype).itemsize
+
+        return sum(size(f) for f in self.scheme.values())
 
     def insert_episode_batch(self, store: EpisodeBatch, batch: EpisodeBatch, episode: Array) -> EpisodeBatch:
         """Overwrites the oldest. The buffer's size is a multiple of the batch's, so a batch never wraps round."""
@@ -163,9 +171,29 @@ class ReplayBuffer:
 
     def sample(self, store: EpisodeBatch, batch_size: int, episode: Array, key: Array) -> EpisodeBatch:
         """`batch_size` different episodes: one drawn from each of `batch_size` equal stretches of the ring."""
-        n = jnp.minimum(episode, self.buffer_size)
+        index = self._draw(jnp.minimum(episode, self.buffer_size), batch_size, key)
+        return jax.tree.map(lambda x: x[index], store)
+
+    def sample_seats(
+        self, store: EpisodeBatch, batch_size: int, episode: Array, key: Array, seats: int, collected: int
+    ) -> EpisodeBatch:
+        """`batch_size` episodes for every seat, seat after seat.
+
+        Collections of `collected` episodes lie one after the other in the ring, each with an equal stretch per seat.
+        """
+        worlds = collected // seats
+        n = jnp.minimum(episode, self.buffer_size) // seats
+
+        def one(seat: Array, k: Array) -> Array:
+            collection, world = jnp.divmod(self._draw(n, batch_size, k), worlds)
+            return collection * collected + seat * worlds + world
+
+        index = jax.vmap(one)(jnp.arange(seats), jax.random.split(key, seats)).reshape(-1)
+        return jax.tree.map(lambda x: x[index], store)
+
+    @staticmethod
+    def _draw(n: Array, batch_size: int, key: Array) -> Int[Array, " batch"]:
         stretch, longer = n // batch_size, n % batch_size
         i = jnp.arange(batch_size)
         low = i * stretch + jnp.minimum(i, longer)
-        index = jax.random.randint(key, (batch_size,), low, low + stretch + (i < longer))
-        return jax.tree.map(lambda x: x[index], store)
+        return jax.random.randint(key, (batch_size,), low, low + stretch + (i < longer))

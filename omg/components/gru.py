@@ -50,6 +50,14 @@ class GRU(eqx.Module):
         reset, update, candidate = uniform(k_recurrent, (3, hidden_size, hidden_size), bound)
         self.recurrent = Recurrent(reset, update, candidate, uniform(k_own, (hidden_size,), bound))
 
+    @property
+    def carry_size(self) -> int:
+        return self.recurrent.bias.shape[-1]
+
+    def output(self, carry: Float[Array, "*rows hidden"]) -> Float[Array, "*rows hidden"]:
+        """What the next layer sees of what is carried on."""
+        return carry
+
     def project(self, x: Float[Array, "*rows input"]) -> Gates:
         """The input's share of every gate; for a sequence, one product over all of time."""
         rows = x.reshape(-1, x.shape[-1])

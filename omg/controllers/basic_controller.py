@@ -66,19 +66,24 @@ class BasicMAC:
     def init_agent(self, key: Array) -> Agent:
         return self.agent_class(self.input_size, self.spec.n_actions, self.spec.n_agents, self.agent_settings, key)
 
-    def init_memory(self, agent: Agent, batch: int) -> Memory:
-        nothing_yet = jnp.full((batch, self.spec.n_agents), -1, jnp.int32)
-        return Memory(agent.init_hidden(batch, self.spec.n_agents), nothing_yet)
+    def init_memory(self, agent: Agent, batch: int, seats: int | None = None) -> Memory:
+        agents = seats or self.spec.n_agents
+        return Memory(agent.init_hidden(batch, agents), jnp.full((batch, agents), -1, jnp.int32))
 
     def build_inputs(
-        self, obs: Float[Array, "*rows agent obs"], last_actions: Int[Array, "*rows agent"]
+        self,
+        obs: Float[Array, "*rows agent obs"],
+        last_actions: Int[Array, "*rows agent"],
+        seats: Int[Array, " agent"] | None = None,
     ) -> Float[Array, "*rows agent input"]:
+        """What the network sees of each agent; `seats` says which agents these are, where it is not all in order."""
         parts = [obs]
         if self.settings.obs_last_action:
             parts.append(self.one_hot.transform(last_actions))
         if self.settings.obs_agent_id:
             n = self.spec.n_agents
-            parts.append(jnp.broadcast_to(jnp.eye(n), (*obs.shape[:-1], n)))
+            who = jnp.eye(n) if seats is None else jax.nn.one_hot(seats, n)
+            parts.append(jnp.broadcast_to(who, (*obs.shape[:-1], n)))
         return jnp.concatenate(parts, -1)
 
     def unroll(self, agent: Agent, batch: EpisodeBatch) -> Unrolled:
@@ -94,12 +99,25 @@ class BasicMAC:
         return jnp.where(avail_actions, (1 - epsilon) * chances + epsilon / available, 0.0)
 
     def select_actions(
-        self, agent: Agent, seen: Timestep, memory: Memory, t_env: Array, key: Array, test_mode: bool
+        self,
+        agent: Agent,
+        seen: Timestep,
+        memory: Memory,
+        t_env: Array,
+        key: Array,
+        test_mode: bool,
+        seats: Int[Array, " agent"] | None = None,
     ) -> tuple[Int[Array, "batch agent"], Memory]:
-        inputs = self.build_inputs(seen.obs.astype(jnp.float32), memory.last_actions)
-        outputs, hidden = agent.step(inputs, memory.hidden)
+        inputs = self.build_inputs(seen.obs.astype(jnp.float32), memory.last_actions, seats)
+        outputs, hidden = agent.step(inputs, memory.hidden, seats)
+        actions = self.choose(outputs, seen.avail_actions, t_env, key, test_mode)
+        return actions, Memory(hidden, actions)
+
+    def choose(
+        self, outputs: Array, avail_actions: Array, t_env: Array, key: Array, test_mode: bool
+    ) -> Int[Array, "batch agent"]:
+        """Actions from the network's outputs, as the action selector has it."""
         if self.settings.agent_output_type == "pi_logits":
             epsilon = 0.0 if test_mode else self.selector.epsilon(t_env)
-            outputs = self.policy(outputs, seen.avail_actions, epsilon)
-        actions = self.selector.select_action(outputs, seen.avail_actions, t_env, key, test_mode)
-        return actions, Memory(hidden, actions)
+            outputs = self.policy(outputs, avail_actions, epsilon)
+        return self.selector.select_action(outputs, avail_actions, t_env, key, test_mode)

@@ -4,6 +4,37 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+BLUE = "#29629b"
+COLOURS = ("#29629b", "#c0392b", "#277d5a", "#7850a0", "#be781e", "#5b6770", "#a83279", "#2a9d8f")
+
+
+def pyplot() -> Any:
+    """Imported when something is drawn: it takes a second, and most commands draw nothing."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    return plt
+
+
+def plain(axes: Any, xlabel: str, ylabel: str, title: str) -> None:
+    axes.set_xlabel(xlabel)
+    axes.set_ylabel(ylabel)
+    axes.set_title(title, fontsize=9)
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def save(figure: Any, path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+    pyplot().close(figure)
+    return path
 
 
 def learning_curve(folder: Path) -> Path | None:
@@ -12,24 +43,33 @@ def learning_curve(folder: Path) -> Path | None:
     tests = [p for p in points if p.get("test_return_mean") is not None]
     if len(tests) < 2:
         return None
-    # Imported here: it takes a second, and most commands draw nothing.
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
     steps = [p["t_env"] for p in tests]
-    figure, axes = plt.subplots(figsize=(6, 3.6), layout="constrained")
+    figure, axes = pyplot().subplots(figsize=(6, 3.6), layout="constrained")
     each = [p.get("test_return_mean_seeds") for p in tests]
     if all(each):
-        axes.plot(steps, each, color="#29629b", alpha=0.3, linewidth=1)
-    axes.plot(steps, [p["test_return_mean"] for p in tests], color="#29629b", linewidth=2, marker="o", markersize=3)
-    axes.set_xlabel("steps in the world")
-    axes.set_ylabel("test return")
-    axes.set_title(folder.name, fontsize=9)
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
-    path = folder / "curve.png"
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
-    return path
+        axes.plot(steps, each, color=BLUE, alpha=0.3, linewidth=1)
+    axes.plot(steps, [p["test_return_mean"] for p in tests], color=BLUE, linewidth=2, marker="o", markersize=3)
+    plain(axes, "steps in the world", "test return", folder.name)
+    return save(figure, folder / "curve.png")
+
+
+def vae_pictures(folder: Path, curve: list[dict[str, float]], states: np.ndarray, decoded: np.ndarray) -> None:
+    """The losses over the updates, and some situations beside what the VAE makes of them."""
+    figure, axes = pyplot().subplots(figsize=(6, 3.6), layout="constrained")
+    for name, colour in (("recons_loss", BLUE), ("kl_loss", COLOURS[1])):
+        axes.plot([p["updates"] for p in curve], [p[name] for p in curve], color=colour, label=name)
+    axes.set_yscale("log")
+    axes.legend(frameon=False)
+    plain(axes, "updates", "loss", folder.name)
+    save(figure, folder / "curve.png")
+
+    figure, panels = pyplot().subplots(1, 3, figsize=(9, 4), layout="constrained")
+    low, high = float(states.min()), float(states.max())
+    for axes, values, title in zip(
+        panels, (states, decoded, decoded - states), ("situations", "reconstructions", "difference"), strict=True
+    ):
+        picture = axes.imshow(values, aspect="auto", vmin=low, vmax=high, cmap="viridis")
+        axes.set_title(title, fontsize=9)
+        axes.set_xlabel("entry")
+    figure.colorbar(picture, ax=panels)
+    save(figure, folder / "reconstructions.png")

@@ -2,13 +2,19 @@
 
 from omg.learners.base import Learner, LearnerSettings, LearnerState
 from omg.learners.coma_learner import COMALearner, COMALearnerSettings
+from omg.learners.omg_learner import OMGLearner
+from omg.learners.ppo_learner import PPOLearner
 from omg.learners.q_learner import QLearner, QLearnerSettings
+from omg.learners.q_learner_4am import QLearner4AM
 from omg.learners.qtran_learner import QTranLearner, QTranLearnerSettings
 
 REGISTRY: dict[str, type[Learner]] = {
     "q_learner": QLearner,
     "qtran_learner": QTranLearner,
     "coma_learner": COMALearner,
+    "q_learner_4am": QLearner4AM,
+    "omg_learner": OMGLearner,
+    "ppo_learner": PPOLearner,
 }
 
 __all__ = [
@@ -18,7 +24,10 @@ __all__ = [
     "Learner",
     "LearnerSettings",
     "LearnerState",
+    "OMGLearner",
+    "PPOLearner",
     "QLearner",
+    "QLearner4AM",
     "QLearnerSettings",
     "QTranLearner",
     "QTranLearnerSettings",

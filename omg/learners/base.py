@@ -48,6 +48,8 @@ class Learner:
 
     Settings: type[LearnerSettings] = LearnerSettings
     on_policy = False
+    focal = False
+    """Learns for one agent among others, from as many episodes in every seat."""
 
     def __init__(self, spec: Spec, mac: BasicMAC, config: Mapping[str, Any]):
         self.spec = spec
@@ -57,7 +59,7 @@ class Learner:
     def init(self, key: Array) -> LearnerState:
         params = self.init_params(key)
         # The target starts as a copy with buffers of its own, so that both can be donated to the compiled loop.
-        target = jax.tree.map(jnp.copy, self.target_of(params))
+        target = jax.tree.map(jnp.copy, self.init_target(params))
         return LearnerState(params, target, self.init_optimiser(params), jnp.zeros((), jnp.int32))
 
     def init_params(self, key: Array) -> Params:
@@ -67,26 +69,37 @@ class Learner:
         """The networks of which an older copy is kept."""
         return params
 
+    def init_target(self, params: Params) -> Params:
+        """Networks that gradients do not change: older copies, and what was trained before and stays."""
+        return self.target_of(params)
+
+    def acting(self, state: LearnerState) -> Any:
+        """What the controller needs to act."""
+        return state.params["agent"]
+
     def optimiser(self) -> optax.GradientTransformation:
+        return optax.chain(optax.clip_by_global_norm(self.settings.grad_norm_clip), self.step_rule())
+
+    def step_rule(self) -> optax.GradientTransformation:
         s = self.settings
         if s.optimiser == "adam":
-            step = optax.adam(s.lr, eps=s.optim_eps)
-        else:
-            step = optax.rmsprop(s.lr, decay=s.optim_alpha, eps=s.optim_eps, eps_in_sqrt=False)
-        return optax.chain(optax.clip_by_global_norm(s.grad_norm_clip), step)
+            return optax.adam(s.lr, eps=s.optim_eps)
+        return optax.rmsprop(s.lr, decay=s.optim_alpha, eps=s.optim_eps, eps_in_sqrt=False)
 
     def init_optimiser(self, params: Params) -> Any:
         return self.optimiser().init(params)
 
-    def loss(self, params: Params, target: Params, batch: EpisodeBatch, t_env: Array) -> tuple[Array, Metrics]:
+    def loss(
+        self, params: Params, target: Params, batch: EpisodeBatch, t_env: Array, key: Array
+    ) -> tuple[Array, Metrics]:
         raise NotImplementedError(f"{type(self).__name__} does not say what it minimises")
 
     def train(
-        self, state: LearnerState, batch: EpisodeBatch, t_env: Array, since: Array, episode: Array
+        self, state: LearnerState, batch: EpisodeBatch, t_env: Array, since: Array, episode: Array, key: Array
     ) -> tuple[LearnerState, Metrics]:
         """One update. `episode` counts the episodes collected by now, `since` those collected by the update before."""
         gradient = jax.value_and_grad(self.loss, has_aux=True)
-        (loss, metrics), grads = gradient(state.params, state.target, batch, t_env)
+        (loss, metrics), grads = gradient(state.params, state.target, batch, t_env, key)
         updates, opt_state = self.optimiser().update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         metrics = {"loss": loss, "grad_norm": optax.global_norm(grads), **metrics}
@@ -102,18 +115,22 @@ class Learner:
 
     def ended(self, batch: EpisodeBatch) -> Float[Array, "batch time"]:
         """Where nothing follows: at the end of the game and, unless values reach beyond, of the time allowed."""
-        terminated = batch.terminated[:, :-1]
+        return self.out_of_time(batch.terminated[:, :-1], time_axis=1)
+
+    def out_of_time(self, terminated: Array, time_axis: int) -> Array:
         if self.settings.bootstrap_at_limit:
             return terminated
-        out_of_time = jnp.arange(terminated.shape[1]) == self.spec.episode_limit - 1
-        return jnp.maximum(terminated, out_of_time)
+        last = jnp.arange(terminated.shape[time_axis]) == self.spec.episode_limit - 1
+        return jnp.maximum(terminated, jnp.expand_dims(last, [a for a in range(terminated.ndim) if a != time_axis]))
 
     def refresh_target(self, state: LearnerState, since: Array, episode: Array) -> LearnerState:
         """Copies the networks whenever another `target_update_interval` episodes have passed."""
         interval = self.settings.target_update_interval
         due = episode // interval > since // interval
-        fresh = self.target_of(state.params)
-        return state._replace(target=jax.tree.map(lambda new, old: jnp.where(due, new, old), fresh, state.target))
+        target = dict(state.target)
+        for name, fresh in self.target_of(state.params).items():
+            target[name] = jax.tree.map(lambda new, old: jnp.where(due, new, old), fresh, target[name])
+        return state._replace(target=target)
 
     def parts(self, state: LearnerState) -> dict[str, Any]:
         """What is saved, one file each: every network, the optimiser, and the older copies."""

@@ -95,7 +95,7 @@ class COMALearner(Learner):
         return batch.filled[:, :-1, None] * batch.alive[:, :-1]
 
     def train(
-        self, state: LearnerState, batch: EpisodeBatch, t_env: Array, since: Array, episode: Array
+        self, state: LearnerState, batch: EpisodeBatch, t_env: Array, since: Array, episode: Array, key: Array
     ) -> tuple[LearnerState, Metrics]:
         targets = self.critic_targets(state.target["critic"], batch)
         critic_optimiser, optimiser = self.critic_optimiser(), self.optimiser()

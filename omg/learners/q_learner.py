@@ -41,7 +41,9 @@ class QLearner(Learner):
             params["mixer"] = self.mixer_class(self.spec, self.mixer_settings, k_mixer)
         return params
 
-    def loss(self, params: Params, target: Params, batch: EpisodeBatch, t_env: Array) -> tuple[Array, Metrics]:
+    def loss(
+        self, params: Params, target: Params, batch: EpisodeBatch, t_env: Array, key: Array
+    ) -> tuple[Array, Metrics]:
         """The TD error of the actions taken, on each agent's own value or on the team's."""
         q = self.mac.unroll(params["agent"], batch).outputs
         q_target = self.mac.unroll(target["agent"], batch).outputs[:, 1:]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,9 +12,12 @@ from jaxtyping import Array
 
 from omg.components.action_selectors import UNAVAILABLE
 from omg.components.episode_buffer import EpisodeBatch
+from omg.controllers.basic_controller import BasicMAC
+from omg.envs.multiagentenv import Spec
 from omg.learners.base import Metrics, Params
 from omg.learners.q_learner import QLearner, QLearnerSettings
 from omg.utils.rl_utils import masked_mean, pick
+from omg.utils.settings import UserError
 
 
 @dataclass(frozen=True)
@@ -26,7 +31,14 @@ class QTranLearner(QLearner):
     Settings = QTranLearnerSettings
     settings: QTranLearnerSettings
 
-    def loss(self, params: Params, target: Params, batch: EpisodeBatch, t_env: Array) -> tuple[Array, Metrics]:
+    def __init__(self, spec: Spec, mac: BasicMAC, config: Mapping[str, Any]):
+        super().__init__(spec, mac, config)
+        if mac.agent_settings.rnn_cell != "gru":
+            raise UserError("qtran reads the agents' memory, which must be a GRU's: rnn_cell=gru.")
+
+    def loss(
+        self, params: Params, target: Params, batch: EpisodeBatch, t_env: Array, key: Array
+    ) -> tuple[Array, Metrics]:
         mixer, one_hot = params["mixer"], self.mac.one_hot.transform
         online, older = self.mac.unroll(params["agent"], batch), self.mac.unroll(target["agent"], batch)
         avail, state, mask = batch.avail_actions, batch.state, batch.filled[:, :-1]

@@ -1,5 +1,5 @@
-"""The others: written rules by world and name."""
+"""The others: written rules by world and name, and pools of frozen opponents."""
 
-from omg.opponents.scripted import REGISTRY, random_action
+from omg.opponents.scripted import REGISTRY, SPLITS, random_action
 
-__all__ = ["REGISTRY", "random_action"]
+__all__ = ["REGISTRY", "SPLITS", "random_action"]

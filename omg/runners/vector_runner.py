@@ -22,6 +22,8 @@ class EpisodeStats(NamedTuple):
     agent_returns: Float[Array, "world agent"]
     lengths: Int[Array, " world"]
     info: dict[str, Float[Array, " world"]]
+    members: Int[Array, "world group"] | None = None
+    """Which members of a pool sat in each world, where there is one."""
 
 
 class _Play(NamedTuple):
@@ -58,6 +60,8 @@ class VectorRunner:
         self.groups = groups
         self.batch_size = batch_size
         self.n_seeds = n_seeds
+        self.policies = ()
+        self.focal_seats = None
         self.leading = (batch_size,) if n_seeds is None else (n_seeds, batch_size)
 
     def each(self, function: Callable, in_axes: Any = 0) -> Callable:
@@ -65,12 +69,20 @@ class VectorRunner:
         return function if self.n_seeds is None else jax.vmap(function, in_axes=in_axes)
 
     def run(
-        self, agent: Any, t_env: Array, key: Array, test_mode: bool, keep: bool = True
+        self, agent: Any, t_env: Array, key: Array, test_mode: bool, keep: bool = True, policies: Any = None
     ) -> tuple[EpisodeBatch | None, EpisodeStats]:
-        """Whole episodes from fresh worlds, and how they went. `keep=False` forgets what happened in them."""
+        """Whole episodes from fresh worlds, and how they went. `policies` are for runners that seat others."""
+        return self.play(agent, t_env, key, test_mode, keep)[:2]
+
+    def play(
+        self, agent: Any, t_env: Array, key: Array, test_mode: bool, keep: bool = True, prior: Array | None = None
+    ) -> tuple[EpisodeBatch | None, EpisodeStats, Any]:
+        """The same, and what the controller remembers at the end. `keep=False` forgets what happened in the episodes;
+        `prior` is what the controller knows from earlier ones.
+        """
         limit = self.env.spec.episode_limit
         slots = EpisodeBatch.zeros(self.scheme, self.groups, limit + 1, *self.leading) if keep else None
-        world, seen, memory = self.each(self._reset)(agent, key)
+        world, seen, memory = self.each(self._reset)(agent, key, prior)
         running = jnp.ones(self.leading, bool)
         stats = EpisodeStats(
             jnp.zeros((*self.leading, self.env.spec.n_agents)),
@@ -95,12 +107,13 @@ class VectorRunner:
             return _Play(play.t + 1, world, seen, memory, running & ~seen.terminated, stats, slots)
 
         play = jax.lax.while_loop(lambda play: (play.t < limit) & play.running.any(), step, play)
-        return _episodes_first(play.slots, len(self.leading)), play.stats
+        return _episodes_first(play.slots, len(self.leading)), play.stats, play.memory
 
-    def _reset(self, agent: Any, key: Array):
+    def _reset(self, agent: Any, key: Array, prior: Array | None):
         keys = jax.random.split(jax.random.fold_in(key, self.env.spec.episode_limit), self.batch_size)
         world, seen = jax.vmap(self.env.reset)(keys)
-        return world, seen, self.mac.init_memory(agent, self.batch_size)
+        memory = self.mac.init_memory(agent, self.batch_size, **({} if prior is None else {"prior": prior}))
+        return world, seen, memory
 
     def _step(self, agent, t_env, key, world, seen, memory, t, test_mode):
         k_act, k_world = jax.random.split(jax.random.fold_in(key, t))

@@ -10,6 +10,7 @@ from omg.learners import COMALearner, QLearner, QTranLearner
 from omg.utils.rl_utils import td_lambda_targets
 from tests.conftest import play
 
+KEY = jax.random.key(0)
 CONFIG = {"rnn_hidden_dim": 4, "gamma": 0.9, "critic_hidden_dim": 6, "mixing_embed_dim": 4, "hypernet_embed": 4}
 
 
@@ -52,7 +53,7 @@ def test_independent_td_error(foraging, batch, double_q, beyond):
                 ahead = 0.0 if over else older[b, t + 1, i, best(judge, batch.avail_actions[b, t + 1, i])]
                 y = float(batch.reward[b, t, i]) + 0.9 * ahead
                 errors.append(q[b, t, i, int(batch.actions[b, t, i])] - y)
-    loss, metrics = learner.loss(params, target, batch, jnp.int32(0))
+    loss, metrics = learner.loss(params, target, batch, jnp.int32(0), KEY)
     np.testing.assert_allclose(loss, np.mean(np.square(errors)), rtol=1e-5)
     np.testing.assert_allclose(metrics["td_error_abs"], np.mean(np.abs(errors)), rtol=1e-5)
 
@@ -73,7 +74,7 @@ def test_team_td_error(foraging, batch, mixer):
                 following = jnp.array([older[b, t + 1, i, chosen[i]] for i in range(2)])
                 ahead = target["mixer"](following, batch.state[b, t + 1])
             errors.append(value - (0.5 * batch.reward[b, t].sum() + 0.9 * ahead))
-    loss, _ = learner.loss(params, target, batch, jnp.int32(0))
+    loss, _ = learner.loss(params, target, batch, jnp.int32(0), KEY)
     np.testing.assert_allclose(loss, np.mean(np.square(errors)), rtol=1e-5)
 
 
@@ -99,7 +100,7 @@ def test_qtran_losses(foraging, batch):
             at_best = joint(mixer, online.hidden[b, t], greedy, state)
             opt.append(sum(q[b, t, i, greedy[i]] for i in range(2)) - at_best + value)
             nopt.append(min(0.0, sum(q[b, t, i, actions[i]] for i in range(2)) - here + value))
-    loss, metrics = learner.loss(params, target, batch, jnp.int32(0))
+    loss, metrics = learner.loss(params, target, batch, jnp.int32(0), KEY)
     for name, errors in (("td_loss", td), ("opt_loss", opt), ("nopt_loss", nopt)):
         np.testing.assert_allclose(metrics[name], np.mean(np.square(errors)), rtol=1e-4, err_msg=name)
     expected = np.mean(np.square(td)) + 0.7 * np.mean(np.square(opt)) + 0.3 * np.mean(np.square(nopt))
@@ -150,11 +151,11 @@ def test_td_lambda_has_monte_carlo_and_one_step_as_its_ends():
 def test_an_update_lowers_the_loss_and_counts_itself(foraging, batch):
     learner, _, _ = learner_of(QLearner, foraging.spec, mixer="qmix", lr=1e-3)
     state = learner.init(jax.random.key(0))
-    step = jax.jit(lambda s: learner.train(s, batch, jnp.int32(0), jnp.int32(0), jnp.int32(1)))
-    before = learner.loss(state.params, state.target, batch, jnp.int32(0))[0]
+    step = jax.jit(lambda s: learner.train(s, batch, jnp.int32(0), jnp.int32(0), jnp.int32(1), KEY))
+    before = learner.loss(state.params, state.target, batch, jnp.int32(0), KEY)[0]
     for _ in range(20):
         state, _ = step(state)
-    assert learner.loss(state.params, state.target, batch, jnp.int32(0))[0] < before
+    assert learner.loss(state.params, state.target, batch, jnp.int32(0), KEY)[0] < before
     assert state.updates == 20
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from omg.modules.agents.rnn_agent import AgentSettings, RNNAgent
 
@@ -24,11 +24,24 @@ class IDVRNNAgent(eqx.Module):
         self.seats = jax.vmap(one)(jax.random.split(key, n_agents))
 
     def init_hidden(self, batch: int, n_agents: int) -> Float[Array, "batch agent hidden"]:
-        return jnp.zeros((batch, n_agents, self.seats.fc1.bias.shape[-1]))
+        return jnp.zeros((batch, n_agents, self.seats.rnn.carry_size))
 
-    def step(self, inputs: Float[Array, "batch agent input"], hidden: Float[Array, "batch agent hidden"]):
+    def step(
+        self,
+        inputs: Float[Array, "batch agent input"],
+        hidden: Float[Array, "batch agent hidden"],
+        seats: Int[Array, " agent"] | None = None,
+    ):
+        """`seats` says which agents these are, where it is not all of them in order."""
+        networks = self.seats if seats is None else jax.tree.map(lambda x: x[seats], self.seats)
         each = jax.vmap(RNNAgent.step, in_axes=(0, 1, 1), out_axes=1)
-        return each(self.seats, inputs, hidden)
+        return each(networks, inputs, hidden)
+
+    def consider(self, own: Array, latents: Array, hidden: Array, horizon: int):
+        def one(agent: RNNAgent, x: Array, g: Array, h: Array):
+            return agent.consider(x[:, :, None], g[:, :, None], h[:, :, None], horizon)[..., 0, :]
+
+        return jax.vmap(one, in_axes=(0, 2, 2, 2), out_axes=3)(self.seats, own, latents, hidden)
 
     def unroll(self, inputs: Float[Array, "time batch agent input"], hidden: Float[Array, "batch agent hidden"]):
         def one(agent: RNNAgent, x: Array, h: Array):

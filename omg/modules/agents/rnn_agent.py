@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from omg.components.gru import GRU
 from omg.components.linear import Linear
+from omg.components.lstm import LSTM
 
 
 @dataclass(frozen=True)
 class AgentSettings:
     rnn_hidden_dim: int = 64
+    rnn_cell: Literal["gru", "lstm"] = "gru"
 
 
 class DuellingHead(eqx.Module):
@@ -40,14 +43,14 @@ class RNNAgent(eqx.Module):
     Settings = AgentSettings
 
     fc1: Linear
-    rnn: GRU
+    rnn: GRU | LSTM
     fc2: Linear | DuellingHead
 
     def __init__(self, input_size: int, n_actions: int, n_agents: int, settings: AgentSettings, key: Array):
         k_in, k_rnn, k_out = jax.random.split(key, 3)
         hidden = settings.rnn_hidden_dim
         self.fc1 = Linear(input_size, hidden, k_in)
-        self.rnn = GRU(hidden, hidden, k_rnn)
+        self.rnn = (GRU if settings.rnn_cell == "gru" else LSTM)(hidden, hidden, k_rnn)
         self.fc2 = self.make_head(hidden, n_actions, k_out)
 
     @staticmethod
@@ -55,13 +58,17 @@ class RNNAgent(eqx.Module):
         return Linear(hidden, n_actions, key)
 
     def init_hidden(self, batch: int, n_agents: int) -> Float[Array, "batch agent hidden"]:
-        return jnp.zeros((batch, n_agents, self.fc1.bias.shape[-1]))
+        return jnp.zeros((batch, n_agents, self.rnn.carry_size))
 
     def step(
-        self, inputs: Float[Array, "batch agent input"], hidden: Float[Array, "batch agent hidden"]
+        self,
+        inputs: Float[Array, "batch agent input"],
+        hidden: Float[Array, "batch agent hidden"],
+        seats: Int[Array, " agent"] | None = None,
     ) -> tuple[Float[Array, "batch agent action"], Float[Array, "batch agent hidden"]]:
+        """`seats` says which agents these are; to shared weights they are all one."""
         hidden = self.rnn.step(jax.nn.relu(self.fc1(inputs)), hidden)
-        return self.fc2(hidden), hidden
+        return self.fc2(self.rnn.output(hidden)), hidden
 
     def unroll(
         self, inputs: Float[Array, "time batch agent input"], hidden: Float[Array, "batch agent hidden"]
@@ -70,7 +77,28 @@ class RNNAgent(eqx.Module):
         x = jax.nn.relu(self.fc1(inputs.reshape(time, batch * n_agents, -1)))
         hiddens = self.rnn.unroll(x, hidden.reshape(batch * n_agents, -1))
         hiddens = hiddens.reshape(time, batch, n_agents, -1)
-        return self.fc2(hiddens), hiddens
+        return self.fc2(self.rnn.output(hiddens)), hiddens
+
+    def consider(
+        self,
+        own: Float[Array, "time batch agent own"],
+        latents: Float[Array, "time_and_one batch agent latent"],
+        hidden: Float[Array, "time batch agent hidden"],
+        horizon: int,
+    ) -> Float[Array, "ahead time batch agent action"]:
+        """One step from `hidden` at every moment t, told each of the latents of t+1 … t+H instead of what it was told.
+
+        What does not depend on the latent is computed once per moment, and each latent goes through its own columns of
+        the input product once, however many moments it is a candidate of.
+        """
+        split, steps = own.shape[-1], own.shape[0]
+        shared = own @ self.fc1.weight[:split] + self.fc1.bias
+        told = jnp.pad((latents @ self.fc1.weight[split:])[1:], ((0, horizon - 1), (0, 0), (0, 0), (0, 0)))
+        ahead = jnp.stack([told[j : j + steps] for j in range(horizon)])
+        x = jax.nn.relu(shared + ahead)
+        if isinstance(self.rnn, LSTM):
+            hidden = jnp.broadcast_to(hidden, (horizon, *hidden.shape))
+        return self.fc2(self.rnn.output(self.rnn.step(x, hidden)))
 
 
 class DuellingRNNAgent(RNNAgent):

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+
+from omg.modules.am.base import AgentModel, Inferred
 
 
-class NoneAM(eqx.Module):
+class NoneAM(AgentModel):
     """The interface of an agent model with nothing behind it."""
 
-    output_size: int = eqx.field(static=True, default=0)
+    class Settings:
+        """Nothing to set."""
 
-    def infer(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows 0"]:
-        return jnp.zeros((*obs.shape[:-1], 0))
+    def infer(self, params, seen, memory):
+        return jnp.zeros((*seen.own.shape[:-1], 0)), memory
+
+    def infer_all(self, params, seen, memory):
+        return Inferred(jnp.zeros((*seen.own.shape[:-1], 0)))
+
+    def loss(self, params, seen, batch, inferred, chosen, key):
+        return jnp.zeros(()), {}

@@ -1,0 +1,131 @@
+"""What came of playing with strangers: a table for people, a CSV for programs, figures for papers."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from omg.evaluation.figures import COLOURS, plain, pyplot, save
+from omg.evaluation.statistics import Estimate, estimate
+from omg.evaluation.strangers import MODEL, Met
+from omg.opponents.pool import Pool
+from omg.utils.logging import console
+
+SHOWN = ("return", "focal_return", "ep_length", "win_rate", *MODEL)
+
+
+def by_split(pool: Pool, seeds: Sequence[Sequence[Met]]) -> dict[str, dict[str, Estimate]]:
+    """For every kind of stranger and every measure: an estimate over seeds, members as tasks."""
+    splits = sorted({pool.members[met.member].split for met in seeds[0]})
+    groups = {split: [split] for split in splits} | {"unseen": [s for s in splits if s != "train"]}
+    result: dict[str, dict[str, Estimate]] = {}
+    for name, members in groups.items():
+        rows = [[met for met in seed if pool.members[met.member].split in members] for seed in seeds]
+        if rows[0] and not (name == "unseen" and len(members) < 2):
+            measures = rows[0][0].numbers
+            result[name] = {m: estimate(np.array([[met.numbers[m] for met in row] for row in rows])) for m in measures}
+    return result
+
+
+def write(folder: Path, pool: Pool, seeds: Sequence[Sequence[Met]], title: str) -> dict[str, dict[str, Estimate]]:
+    """Table, CSV, figure, embeddings in two dimensions; returns the estimates."""
+    folder.mkdir(parents=True, exist_ok=True)
+    estimates = by_split(pool, seeds)
+    table = Table(title=title)
+    table.add_column("mean [95 % interval over seeds]")
+    measures = [m for m in (*SHOWN, *next(iter(estimates.values()))) if m in next(iter(estimates.values()))]
+    measures = list(dict.fromkeys(measures))
+    for split in estimates:
+        table.add_column(split)
+    for measure in measures:
+        table.add_row(measure, *(str(numbers[measure]) for numbers in estimates.values()))
+    console.print(table)
+    with (folder / "opponents.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["member", "algorithm", "split", "seed", *measures])
+        for seed, met_by_seed in enumerate(seeds):
+            for met in met_by_seed:
+                member = pool.members[met.member]
+                values = [f"{met.numbers[m]:.6g}" for m in measures]
+                writer.writerow([member.name, member.algorithm, member.split, seed, *values])
+    content = {split: {m: e._asdict() for m, e in numbers.items()} for split, numbers in estimates.items()}
+    (folder / "strangers.json").write_text(json.dumps(content, indent=1))
+    bars(folder / "opponents.png", pool, seeds, title)
+    embeddings(folder / "embeddings.png", pool, seeds[0], title)
+    return estimates
+
+
+def bars(path: Path, pool: Pool, seeds: Sequence[Sequence[Met]], title: str) -> None:
+    """The return with each member, by kind."""
+    met = sorted(seeds[0], key=lambda m: (pool.members[m.member].split, pool.members[m.member].name))
+    means = {
+        m.member: np.array([next(x for x in s if x.member == m.member).numbers["return"] for s in seeds]) for m in met
+    }
+    splits = sorted({pool.members[m.member].split for m in met})
+    figure, axes = pyplot().subplots(figsize=(max(6, 0.28 * len(met)), 4), layout="constrained")
+    for x, m in enumerate(met):
+        member, values = pool.members[m.member], means[m.member]
+        colour = COLOURS[splits.index(member.split)]
+        axes.bar(x, values.mean(), color=colour, yerr=values.std() if len(values) > 1 else None, capsize=2)
+    for i, split in enumerate(splits):
+        axes.bar(0, 0, color=COLOURS[i], label=split)
+    axes.set_xticks(range(len(met)), [pool.members[m.member].name for m in met], rotation=90, fontsize=7)
+    axes.legend(frameon=False, fontsize=8)
+    plain(axes, "", "return", title)
+    save(figure, path)
+
+
+def embeddings(path: Path, pool: Pool, met: Sequence[Met], title: str) -> None:
+    """Every episode's mean embedding along the two directions in which they differ most, coloured by opponent."""
+    points = np.concatenate([m.embeddings for m in met])
+    if points.shape[1] < 2:
+        return
+    centred = points - points.mean(0)
+    _, _, directions = np.linalg.svd(centred, full_matrices=False)
+    flat = centred @ directions[:2].T
+    figure, axes = pyplot().subplots(figsize=(7, 5), layout="constrained")
+    colours, start = pyplot().get_cmap("tab20"), 0
+    for i, m in enumerate(met):
+        end = start + len(m.embeddings)
+        axes.scatter(*flat[start:end].T, s=6, color=colours(i % 20), alpha=0.6, label=pool.members[m.member].name)
+        start = end
+    axes.legend(frameon=False, fontsize=6, ncols=2, loc="center left", bbox_to_anchor=(1, 0.5), markerscale=2)
+    plain(axes, "first principal direction", "second", f"embeddings: {title}")
+    save(figure, path)
+
+
+def comparison(path: Path, results: Mapping[str, dict[str, dict[str, Estimate]]], measure: str, title: str) -> None:
+    """Methods side by side, one group of bars per kind of stranger."""
+    splits = list(next(iter(results.values())))
+    figure, axes = pyplot().subplots(figsize=(7, 3.8), layout="constrained")
+    width = 0.8 / len(results)
+    for i, (method, numbers) in enumerate(results.items()):
+        found = [numbers[split][measure] for split in splits]
+        below, above = [e.mean - e.low for e in found], [e.high - e.mean for e in found]
+        x = np.arange(len(splits)) + i * width
+        axes.bar(x, [e.mean for e in found], width, yerr=[below, above], capsize=2, color=COLOURS[i], label=method)
+    axes.set_xticks(np.arange(len(splits)) + 0.4 - width / 2, splits)
+    axes.legend(frameon=False, fontsize=8, ncols=3)
+    plain(axes, "", measure, title)
+    save(figure, path)
+
+
+def heat_map(path: Path, names: Sequence[str], values: np.ndarray, title: str) -> Any:
+    figure, axes = pyplot().subplots(figsize=(1.2 + 0.8 * len(names), 1 + 0.7 * len(names)), layout="constrained")
+    picture = axes.imshow(values, cmap="viridis")
+    for i, row in enumerate(values):
+        for j, value in enumerate(row):
+            axes.text(j, i, f"{value:.2f}", ha="center", va="center", color="white", fontsize=8)
+    axes.set_xticks(range(len(names)), names, rotation=45, ha="right", fontsize=8)
+    axes.set_yticks(range(len(names)), names, fontsize=8)
+    axes.set_xlabel("the others")
+    axes.set_ylabel("the agent")
+    axes.set_title(title, fontsize=9)
+    figure.colorbar(picture, ax=axes)
+    save(figure, path)

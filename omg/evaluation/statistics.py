@@ -1,0 +1,43 @@
+"""Statistics over seeds: mean, interquartile mean, and bootstrap intervals."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Estimate(NamedTuple):
+    """A mean, the mean of its middle half, and where the mean lies with 95 % confidence."""
+
+    mean: float
+    iqm: float
+    low: float
+    high: float
+    n: int
+
+    def __str__(self) -> str:
+        return f"{self.mean:.3f}" + (f" [{self.low:.3f}, {self.high:.3f}]" if self.n > 1 else "")
+
+
+def interquartile_mean(values: np.ndarray) -> float:
+    """The mean of what lies between the quartiles; values that straddle a quartile count in part."""
+    ordered = np.sort(np.asarray(values, float).ravel())
+    n = len(ordered)
+    edges = np.arange(n + 1) / n
+    weight = np.clip(np.minimum(edges[1:], 0.75) - np.maximum(edges[:-1], 0.25), 0, None)
+    return float((ordered * weight).sum() / weight.sum())
+
+
+def estimate(per_seed: np.ndarray, resamples: int = 2000) -> Estimate:
+    """`per_seed` is `[seed, task]` (or `[seed]`): seeds are drawn anew within every task (stratified bootstrap).
+
+    With a single seed there is nothing to draw from, and the interval is the number itself.
+    """
+    values = np.asarray(per_seed, float).reshape(len(per_seed), -1)
+    seeds, tasks = values.shape
+    rng = np.random.default_rng(0)
+    drawn = rng.integers(seeds, size=(resamples, seeds, tasks))
+    means = values[drawn, np.arange(tasks)].mean((1, 2))
+    low, high = np.percentile(means, [2.5, 97.5])
+    return Estimate(float(values.mean()), interquartile_mean(values), float(low), float(high), seeds)

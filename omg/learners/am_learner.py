@@ -1,0 +1,66 @@
+"""Pre-training: a VAE of the situations met in play, before any policy learns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float
+
+from omg.modules.vae import VAE
+
+
+@dataclass(frozen=True)
+class VAESettings:
+    vae_beta: float = 0.01
+    vae_lr: float = 1e-3
+    vae_batch_size: int = 256
+    vae_updates: int = 6000
+    vae_episodes: int = 64
+
+
+class AMLearner:
+    """Squared error of the reconstruction + β·KL to the unit Gaussian, on situations drawn at random."""
+
+    def __init__(self, settings: VAESettings):
+        self.settings = settings
+        self.optimiser = optax.adam(settings.vae_lr)
+        self.compiled = jax.jit(self._updates, static_argnames="n")
+
+    def loss(self, vae: VAE, s: Float[Array, "row s"], key: Array) -> tuple[Array, dict[str, Array]]:
+        recons, kl = vae.losses(s, key)
+        metrics = {"recons_loss": recons.mean(), "kl_loss": kl.mean()}
+        return metrics["recons_loss"] + self.settings.vae_beta * metrics["kl_loss"], metrics
+
+    def train(
+        self, vae: VAE, data: Float[Array, "row s"], key: Array, report: Callable[[int, dict[str, float]], None]
+    ) -> VAE:
+        """All updates, in stretches after each of which the mean losses are reported."""
+        vae = vae.fitted_to(data.mean(0), data.std(0))
+        state, done, stretch = self.optimiser.init(_arrays(vae)), 0, max(1, self.settings.vae_updates // 20)
+        while done < self.settings.vae_updates:
+            n = min(stretch, self.settings.vae_updates - done)
+            vae, state, metrics = self.compiled(vae, state, data, jax.random.fold_in(key, done), n=n)
+            done += n
+            report(done, {name: float(value.mean()) for name, value in metrics.items()})
+        return vae
+
+    def _updates(self, vae: VAE, state: Any, data: Array, key: Array, n: int):
+        def one(carry, k):
+            vae, state = carry
+            k_rows, k_loss = jax.random.split(k)
+            rows = data[jax.random.randint(k_rows, (self.settings.vae_batch_size,), 0, len(data))]
+            (loss, metrics), grads = jax.value_and_grad(self.loss, has_aux=True)(vae, rows, k_loss)
+            updates, state = self.optimiser.update(_arrays(grads), state)
+            return (optax.apply_updates(vae, updates), state), {"loss": loss, **metrics}
+
+        (vae, state), metrics = jax.lax.scan(one, (vae, state), jax.random.split(key, n))
+        return vae, state, metrics
+
+
+def _arrays(vae: Any) -> Any:
+    return jax.tree.map(jnp.asarray, vae)

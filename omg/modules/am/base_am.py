@@ -1,0 +1,88 @@
+"""The naive agent model: from the focal agent's own history, the chances of what each other agent does next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from omg.components.gru import GRU
+from omg.components.linear import Linear
+from omg.envs.multiagentenv import Spec
+from omg.modules.am.base import AgentModel, Inferred, time_first, unroll_rows
+from omg.utils.rl_utils import masked_mean
+from omg.utils.settings import fill
+
+
+@dataclass(frozen=True)
+class BaseAMSettings:
+    am_hidden_dim: int = 64
+    am_loss_coef: float = 1.0
+
+
+class ActionPredictor(eqx.Module):
+    """Fully connected → GRU → one distribution per other agent."""
+
+    fc1: Linear
+    rnn: GRU
+    fc2: Linear
+
+    def __init__(self, input_size: int, hidden: int, output_size: int, key: Array):
+        k_in, k_rnn, k_out = jax.random.split(key, 3)
+        self.fc1 = Linear(input_size, hidden, k_in)
+        self.rnn = GRU(hidden, hidden, k_rnn)
+        self.fc2 = Linear(hidden, output_size, k_out)
+
+
+class BaseAM(AgentModel):
+    Settings = BaseAMSettings
+    names = ("base_am",)
+
+    def __init__(self, spec: Spec, own_size: int, config: Mapping[str, Any]):
+        super().__init__(spec, own_size, config)
+        self.settings = fill(BaseAMSettings, config)
+        self.hidden_size = self.settings.am_hidden_dim
+        self.output_size = (spec.n_agents - 1) * spec.n_actions
+
+    def init(self, key):
+        return {"base_am": ActionPredictor(self.own_size, self.hidden_size, self.output_size, key)}
+
+    def infer(self, params, seen, memory):
+        net = params["base_am"]
+        memory = net.rnn.step(jax.nn.relu(net.fc1(seen.own)), memory)
+        return self._chances(self._split(net.fc2(memory))), memory
+
+    def infer_all(self, params, seen, memory):
+        net = params["base_am"]
+        hidden = unroll_rows(net.rnn, jax.nn.relu(net.fc1(seen.own)), memory)
+        logits = self._split(net.fc2(hidden))
+        return Inferred(self._chances(logits), rest=logits)
+
+    def loss(self, params, seen, batch, inferred, chosen, key):
+        """Cross-entropy of what the others did at the same moment."""
+        loss, accuracy = action_loss(inferred.rest, batch)
+        return self.settings.am_loss_coef * loss, {"am_loss": loss, "action_accuracy": accuracy}
+
+    def predicted_actions(self, params, inferred):
+        return jax.nn.softmax(inferred.rest, -1)
+
+    def _split(self, flat: Float[Array, "*rows flat"]) -> Float[Array, "*rows other action"]:
+        return flat.reshape(*flat.shape[:-1], self.spec.n_agents - 1, self.spec.n_actions)
+
+    def _chances(self, logits: Array) -> Array:
+        return jax.nn.softmax(logits, -1).reshape(*logits.shape[:-2], -1)
+
+
+def action_loss(logits: Float[Array, "time batch slot other action"], batch: Any) -> tuple[Array, Array]:
+    """Cross-entropy of the others' actions, and how often the likeliest one was right."""
+    actions = time_first(batch.others_actions)[:-1]
+    mask = (time_first(batch.filled)[:-1, ..., None]) * time_first(batch.others_alive)[:-1]
+    log_chances = jax.nn.log_softmax(logits[:-1], -1)
+    of_taken = (log_chances * jax.nn.one_hot(actions, logits.shape[-1])).sum(-1)
+    right = logits[:-1].argmax(-1) == actions
+    return masked_mean(-of_taken, mask), masked_mean(right.astype(jnp.float32), mask)
