@@ -10,10 +10,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from omg.envs import MultiAgentEnv
+from omg.envs import MultiAgentEnv, make
 from omg.opponents import random_action
-from omg.parts import Parts, args_sanity_check, build
-from omg.utils import device
+from omg.opponents.pool import throw_away
+from omg.parts import Parts, StandIns, args_sanity_check, build
+from omg.utils import device, vaes
 from omg.utils.logging import say, show
 
 SECONDS = 6.0
@@ -27,12 +28,22 @@ def bench(config: Mapping[str, Any], as_json: bool) -> int:
     config, mended = args_sanity_check(config)
     for notice in notices + mended:
         say(notice, "yellow")
-    result = measure(build(config))
+    result = measure(build(config, stand_ins(config)))
     if as_json:
         print(json.dumps(result))
         return 0
     show(result)
     return 0
+
+
+def stand_ins(config: Mapping[str, Any]) -> StandIns | None:
+    """A throw-away pool of `bench_pool` untrained opponents and a VAE, where the configuration needs them."""
+    if config["mac"] != "multi_module_mac":
+        return None
+    spec = make(config["env"], **(config["env_args"] or {})).spec
+    network = {key: config[key] for key in ("rnn_hidden_dim",)}
+    card = vaes.card_of(spec, config)
+    return StandIns(throw_away(spec, network, config["bench_pool"]), vaes.make(card, jax.random.key(0)))
 
 
 def measure(parts: Parts) -> dict[str, Any]:

@@ -28,6 +28,7 @@ OMG: opponent modelling in multi-agent reinforcement learning.
   omg train      --config=1vdn1iql_omg --multi_algs --env-config=foraging   who sits beside it
   omg evaluate   --checkpoint_path=DIR --pool=DIR  with every member of a pool, seen and unseen
   omg crossplay  DIR DIR nearest_food …            everyone with everyone (runs and rules)
+  omg reproduce  foraging [--budget=demo|small|paper|STEPS]   the comparison with strangers, from nothing
   omg list                                         algorithms and worlds
   omg bench      --config=iql --env-config=foraging [--json]
   omg print_config --config=qmix                   what a run would use (Sacred's commands work too)
@@ -66,6 +67,8 @@ def dispatch(command: Command) -> int:
         return pretrain(command)
     if command.verb == "crossplay":
         return crossplay(command)
+    if command.verb == "reproduce":
+        return reproduce(command)
     return train(command)
 
 
@@ -207,6 +210,25 @@ def pretrain(command: Command) -> int:
 
     print(train_vae(configuration.load(command, known_keys())))
     return 0
+
+
+def reproduce(command: Command) -> int:
+    from omg.reproducing import parse_words
+    from omg.reproducing import reproduce as carry_out
+
+    world = parse_words(command.words)
+    budget = str(command.get("budget", "paper"))
+    known = {"budget", "run_dir", "local_results_path"}
+    for key, _ in command.updates:
+        if key not in known:
+            raise UserError(f"reproduce takes --budget and --run_dir, not --{key}.")
+    results = Path(str(command.get("local_results_path", "results")))
+    folder = Path(str(command.get("run_dir") or results / f"reproduce_{world}_{budget}"))
+    _check_writable(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    status = carry_out(world, budget, folder, lambda words: dispatch(configuration.parse(words)))
+    print(folder)
+    return status
 
 
 def new_folder(config: dict[str, Any]) -> Path:

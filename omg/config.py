@@ -164,6 +164,15 @@ def named(kind: str, name: str) -> Config:
     return read_yaml(choose(available(kind), name, what))
 
 
+def env_words(config: Mapping[str, Any]) -> str:
+    """The words that say on a command line which world this is, as far as it differs from the shipped one."""
+    name = str(config["env"])
+    shipped = named("envs", name).get("env_args", {}) if name in available("envs") else {}
+    changed = {k: v for k, v in (config.get("env_args") or {}).items() if shipped.get(k) != v}
+    words = "".join(f" env_args.{key}={value}" for key, value in changed.items())
+    return f"--env-config={name}" + (f" with{words}" if words else "")
+
+
 def read_yaml(path: Path) -> Config:
     try:
         content = yaml.load(path.read_text(), Loader)

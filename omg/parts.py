@@ -185,10 +185,14 @@ def build(config: Mapping[str, Any], stand_ins: StandIns | None = None) -> Parts
     make_runner = choose(r_REGISTRY, run.runner, "runner")
     env = choose(env_REGISTRY, run.env, "world")(run.env_args or {})
     make_learner = choose(le_REGISTRY, run.learner, "learner")
+    fill(make_learner.Settings, config)
+    among_others = run.mac == "multi_module_mac"
+    if among_others:
+        algorithms = list(configuration.available("algs"))
+        seating = seat(config, env.spec, algorithms, stand_ins.kinds if stand_ins else None)
     with_vae = dict(config)
     if model.needs_vae:
         with_vae["vae"] = stand_ins.vae if stand_ins else vaes.find(env.spec, config)
-    among_others = run.mac == "multi_module_mac"
     mac: Any = choose(mac_REGISTRY, run.mac, "mac")(env.spec, config)
     learner = make_learner(env.spec, mac, with_vae)
     if learner.focal != among_others:
@@ -206,7 +210,6 @@ def build(config: Mapping[str, Any], stand_ins: StandIns | None = None) -> Parts
     if among_others:
         n = env.spec.n_agents
         run = replace(run, t_max=run.t_max * n)
-        seating = seat(config, env.spec, list(configuration.available("algs")), stand_ins.kinds if stand_ins else None)
         pool = seating.pool
         blocks = fill(SeatingSettings, config).opponents_per_collection
 

@@ -15,10 +15,10 @@ import numpy as np
 import yaml
 
 from omg.components.episode_buffer import EpisodeBatch
+from omg.drawing import draw_replay
 from omg.envs import MultiAgentEnv
 from omg.evaluation.figures import learning_curve
 from omg.evaluation.metrics import over_seeds, summarise
-from omg.evaluation.replay import save_replay
 from omg.parts import Parts, args_sanity_check, build
 from omg.training import T_ENV_MAX, Totals, TrainState
 from omg.utils import checkpoints, device
@@ -86,9 +86,10 @@ def prepare(config: Mapping[str, Any], folder: Path) -> Prepared:
 
 def load_agent(parts: Parts, checkpoint: checkpoints.Checkpoint) -> Any:
     """The networks that act, from a checkpoint of the same architecture."""
-    shapes = parts.learner.acting(jax.eval_shape(parts.loop.init).learner)
-    if parts.learner.focal:
-        return {name: checkpoints.load_part(checkpoint, name, like) for name, like in shapes.items()}
+    learner = jax.eval_shape(parts.loop.init).learner
+    shapes = parts.learner.acting(learner)
+    if isinstance(shapes, dict):
+        return {name: checkpoints.load_part(checkpoint, name, like) for name, like in learner.params.items()}
     return checkpoints.load_part(checkpoint, "agent", shapes)
 
 
@@ -318,8 +319,8 @@ def run(_run: Any, prepared: Prepared, _log: Any) -> int:
     (folder / "summary.json").write_text(json.dumps(summary, indent=1))
     learning_curve(folder)
     if parts.settings.save_replay:
-        agent = first_seed(parts.learner.acting(training.state.learner), parts)
-        save_replay(parts.env, parts.mac, agent, jax.random.key(parts.settings.seed), folder / "replay.gif")
+        learner = training.state.learner
+        draw_replay(parts, learner.params if parts.learner.focal else parts.learner.acting(learner), folder)
     show(summary)
     return 0
 
@@ -335,14 +336,9 @@ def evaluate(prepared: Prepared) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "summary.json").write_text(json.dumps(summary, indent=1))
     if parts.settings.save_replay:
-        key = jax.random.key(parts.settings.seed)
-        save_replay(parts.env, parts.mac, first_seed(agent, parts), key, folder / "replay.gif")
+        draw_replay(parts, agent, folder)
     show(summary)
     return 0
-
-
-def first_seed(agent: Any, parts: Parts) -> Any:
-    return agent if parts.settings.seeds == 1 else jax.tree.map(lambda x: x[0], agent)
 
 
 def _after(t_env: int, interval: int) -> int:

@@ -155,6 +155,13 @@ BAD = {
     "resume what": (["--resume"], "--run_dir=DIR"),
     "an impossible board": (["with", "env_args.food=50"], "at most"),
     "a continuous world": (["--env-config=jaxmarl", "with", "env_args.name=MPE_simple_facmac_v1"], "discrete"),
+    "no pool yet": (["--config=iql_am"], "omg pool --env-config=foraging"),
+    "a team without the word for it": (["--config=1iql1iql_omg"], "--multi_algs"),
+    "a team that is none": (["--config=1iql1qmxi", "--multi_algs"], "Did you mean 'qmix'"),
+    "a team too large": (["--config=4iql3qmix1iql_am", "--multi_algs"], "4 + 3 + 1 = 8 agents, but foraging has 2"),
+    "a team whose learner has no seat": (["--config=1iql1iql_am", "--multi_algs", "--train_alg=vdn"], "no seat"),
+    "a team learner among others": (["--config=1iql1qmix", "--multi_algs"], "learns for a whole team"),
+    "an unknown subgoal mode": (["--config=iql_omg", "--subgoal_mode=optimal"], "subgoal_mode takes 'optimistic'"),
     "an unknown JaxMARL world": (["--env-config=jaxmarl", "with", "env_args.name=MPE_simple_sprea_v3"], "spread"),
 }
 
@@ -168,6 +175,33 @@ def test_bad_input_gets_one_sentence_and_leaves_nothing(case, tmp_path, capsys, 
     assert complaint in said
     assert "Traceback" not in said
     assert list(tmp_path.iterdir()) == []
+
+
+ELSEWHERE = {
+    "a pool of what": (["pool", "list"], "omg pool show"),
+    "a pool that is not there": (["pool", "show"], "there is no pool"),
+    "a rule that is none": (["pool", "--pool_rules=[nearest_foot]"], "nearest_food"),
+    "seen and unseen": (["pool", "--pool_algs=[iql]", "--pool_test_algs=[iql]"], "cannot both train and be unseen"),
+    "stages beyond the end": (["pool", "--pool_stages=[2]"], "above 0 and up to 1"),
+    "states of whom": (["pretrain", "--config=iql_omg"], "omg pool --env-config=foraging"),
+    "crossplay of one": (["crossplay", "nearest_food"], "two or more"),
+    "crossplay with nobody": (["crossplay", "nearest_foot", "slow"], "nearest_food"),
+    "reproduce what": (["reproduce"], "one world"),
+    "reproduce elsewhere": (["reproduce", "forage", "--budget=demo"], "foraging"),
+    "reproduce for how much": (["reproduce", "foraging", "--budget=huge"], "demo, small, paper"),
+    "reproduce what else": (["reproduce", "foraging", "--lr=1"], "--budget and --run_dir"),
+}
+
+
+@pytest.mark.parametrize("case", sorted(ELSEWHERE))
+def test_bad_input_to_other_verbs_gets_one_sentence(case, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words, complaint = ELSEWHERE[case]
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert complaint in said
+    assert "Traceback" not in said
+    assert not list(tmp_path.rglob("*.json"))
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path, capsys, monkeypatch):

@@ -71,10 +71,10 @@ def test_bucket_lengths_reach_the_limit_and_short_games_need_one():
     assert bucket_lengths(2, 4) == [2]
 
 
-@pytest.mark.parametrize("alg", ["iql", "vdn", "qmix", "qtran", "coma", "iql_idv", "d3qn", "iql_beta"])
+@pytest.mark.parametrize("alg", ["iql", "vdn", "qmix", "qtran", "coma", "iql_idv", "d3qn", "iql_beta", "ppo"])
 def test_every_algorithm_changes_every_network_it_has(alg):
     """And all numbers stay finite. (Whether it learns, make test-all asks.)"""
-    sizes = {} if alg == "coma" else SMALL
+    sizes = {} if alg in ("coma", "ppo") else SMALL
     parts = build(configuration(alg, "climbing", **({"rnn_hidden_dim": 4} | sizes)))
     before = jax.device_get(parts.loop.init().learner.params)
     state, totals = parts.loop.run(parts.loop.init(), 0, 6)

@@ -141,33 +141,47 @@ class Meeting:
         candidate = candidates(filled, self.horizon)
         there = candidate.any(0).astype(jnp.float32)
         count = jnp.maximum(there.sum(0), 1)
-        distance = jnp.sqrt(((self.chosen(agent, seen, inferred, latents, batch, key) - inferred[:-1]) ** 2).sum(-1))
+        ahead = chosen_ahead(self.focal, agent, seen, inferred, latents, batch, self.subgoals, key)
+        chosen = pick_ahead(Gaussian(latents, latents), ahead).mu
+        distance = jnp.sqrt(((chosen - inferred[:-1]) ** 2).sum(-1))
         return {
             "subgoal_hit_ratio": (hit * there).sum(0) / count,
             "shuffled_hit_ratio": (shuffled * there).sum(0) / count,
             "latent_distance": (distance * there).sum(0) / count,
         }
 
-    def chosen(self, agent: Any, seen: Seen, inferred: Array, latents: Array, batch: FocalBatch, key: Array) -> Array:
-        """ḡ_t, chosen in hindsight by the policy's own values (or its critic's)."""
-        judge = agent.get("critic", agent["agent"])
-        hidden = before_each_step(self.focal.unroll_on(judge, seen, inferred).hidden)
-        avail = None if "critic" in agent else time_first(batch.avail_actions)
-        values = candidate_values(judge, seen, hidden, latents, avail, self.horizon)
-        ahead = choose(values, candidates(time_first(batch.filled), self.horizon), self.subgoals, key)
-        return pick_ahead(Gaussian(latents, latents), ahead).mu
+
+def chosen_ahead(
+    focal: FocalMAC,
+    agent: Any,
+    seen: Seen,
+    inferred: Array,
+    latents: Array,
+    batch: FocalBatch,
+    subgoals: SubgoalSettings,
+    key: Array,
+) -> Array:
+    """How many steps ahead hindsight puts each step's subgoal, by the policy's own values (or its critic's)."""
+    judge = agent.get("critic", agent["agent"])
+    hidden = before_each_step(focal.unroll_on(judge, seen, inferred).hidden)
+    avail = None if "critic" in agent else time_first(batch.avail_actions)
+    values = candidate_values(judge, seen, hidden, latents, avail, subgoals.H)
+    return choose(values, candidates(time_first(batch.filled), subgoals.H), subgoals, key)
 
 
 def hits(inferred: Array, latents: Array, filled: Array, horizon: int) -> Array:
     """Whether the state of the episode nearest to ĝ_t is one of s_{t+1} … s_{t+H}; `[time, batch, slot]`."""
-    steps = filled.shape[0] - 1
+    ahead = nearest_state(inferred, latents, filled) - jnp.arange(filled.shape[0] - 1)[:, None, None]
+    return ((ahead >= 1) & (ahead <= horizon)).astype(jnp.float32)
+
+
+def nearest_state(inferred: Array, latents: Array, filled: Array) -> Array:
+    """The place in the episode of the state whose latent is nearest to ĝ_t."""
     real = jnp.concatenate([jnp.ones_like(filled[:1]), filled[:-1]]) > 0
     square = (latents**2).sum(-1)
     cross = jnp.einsum("tbsd,ubsd->tubs", inferred[:-1], latents)
     distance = jnp.where(real[None], square[None] - 2 * cross, jnp.inf)
-    nearest = distance.argmin(1)
-    ahead = nearest - jnp.arange(steps)[:, None, None]
-    return ((ahead >= 1) & (ahead <= horizon)).astype(jnp.float32)
+    return distance.argmin(1)
 
 
 def _mean(values: np.ndarray) -> float:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from omg.config import env_words
 from omg.envs.multiagentenv import Spec
 from omg.opponents.pool import Kind, Pool
 from omg.runners.team_runner import Opponents
@@ -20,6 +21,7 @@ class SeatingSettings:
     train_alg: str | None = None
     pool: str | None = None
     opponents_per_collection: int = 4
+    bench_pool: int = 10
     carry_over: bool = False
 
 
@@ -41,9 +43,7 @@ def open_pool(config: Mapping[str, Any], spec: Spec, env_args: Mapping[str, Any]
     folder = pool_folder(config)
     if not (folder / "pool.json").exists():
         named = "" if not config.get("pool") else f" --pool={folder}"
-        raise UserError(
-            f"there is no pool of opponents in {folder}. Make one: omg pool --env-config={config['env']}{named}"
-        )
+        raise UserError(f"there is no pool of opponents in {folder}. Make one: omg pool{named} {env_words(config)}")
     pool = Pool.load(folder)
     pool.check_world(spec, env_args)
     return pool

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 
+from omg.config import env_words
 from omg.envs.multiagentenv import Spec
 from omg.modules.vae import VAE
 from omg.utils import checkpoints
@@ -53,7 +54,7 @@ def find(spec: Spec, config: Mapping[str, Any]) -> VAE:
     state = " --obs_is_state" if config["obs_is_state"] else ""
     raise UserError(
         f"{config['name']} needs a VAE of {spec.name}, and {home(config)} has none that fits. Make one: "
-        f"omg pretrain --config=iql_omg --env-config={config['env']}{pool}{state}"
+        f"omg pretrain --config=iql_omg{pool}{state} {env_words(config)}"
     )
 
 

@@ -1,0 +1,165 @@
+"""`omg reproduce WORLD`: the paper's comparison from an empty folder, stage by stage.
+
+Every stage leaves a mark when it is done, so that the same command goes on where it was stopped.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.table import Table
+
+from omg.evaluation import report
+from omg.evaluation.statistics import Estimate
+from omg.utils.logging import console, say
+from omg.utils.settings import UserError, choose
+
+Run = Callable[[list[str]], int]
+
+
+class Method(NamedTuple):
+    """A row of the comparison: its configuration, and what it changes in it."""
+
+    config: str
+    settings: tuple[str, ...] = ()
+
+
+METHODS = {
+    "base": Method("iql"),
+    "naive": Method("iql_am"),
+    "liam": Method("iql_liam"),
+    "omg_optimistic": Method("iql_omg", ("--subgoal_mode=optimistic",)),
+    "omg_conservative": Method("iql_omg", ("--subgoal_mode=conservative",)),
+}
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much of everything. Steps are those of the whole run (all seats together)."""
+
+    steps: int
+    seeds: int
+    episodes: int
+    pool_steps: int
+    pool: tuple[str, ...] = ()
+    pretrain: tuple[str, ...] = ()
+    train: tuple[str, ...] = ("--batch_size_run=8", "--updates_per_iteration=4")
+    methods: tuple[str, ...] = tuple(METHODS)
+
+
+BUDGETS = {
+    "demo": Budget(
+        24_000, 1, 20, 8_000,
+        ("--pool_algs=[iql]", "--pool_test_algs=[]", "--pool_stages=[0.4,1.0]", "--pool_test_seeds=1"),
+        ("--vae_updates=2000", "--vae_episodes=32"),
+        ("--batch_size_run=8", "--updates_per_iteration=2", "--length_buckets=1", "--epsilon_anneal_time=12000"),
+        ("base", "naive", "omg_optimistic"),
+    ),
+    "small": Budget(120_000, 3, 50, 60_000),
+    "paper": Budget(500_000, 5, 100, 200_000),
+}  # fmt: skip
+AGENTS = {"foraging": 2, "predator_prey": 3}
+
+
+class Stage(NamedTuple):
+    """One command, and the file by which one sees that it was carried out."""
+
+    title: str
+    words: list[str]
+    mark: Path
+
+
+def reproduce(world: str, budget_name: str, folder: Path, run: Run) -> int:
+    """Carries out what is missing; at the end the table and the figure are in the folder."""
+    choose(AGENTS, world, "world to reproduce")
+    budget = _budget(budget_name)
+    plan = stages(world, budget, folder)
+    for i, stage in enumerate(plan):
+        if stage.mark.exists():
+            continue
+        say(f"[{i + 1}/{len(plan)}] {stage.title}: omg {' '.join(stage.words)}", "bold")
+        status = run(_resumed(stage))
+        if status:
+            say(f"stopped. The same command goes on from here: omg reproduce {world} --budget={budget_name}")
+            return status
+        if not stage.mark.exists():
+            stage.mark.write_text("done")
+    compare(world, budget, folder)
+    return 0
+
+
+def _budget(name: str) -> Budget:
+    if name.isdigit():
+        return Budget(int(name), BUDGETS["paper"].seeds, BUDGETS["paper"].episodes, BUDGETS["paper"].pool_steps)
+    if name not in BUDGETS:
+        raise UserError(f"--budget is one of {', '.join(BUDGETS)}, or a number of steps, not {name!r}.")
+    return BUDGETS[name]
+
+
+def stages(world: str, budget: Budget, folder: Path) -> list[Stage]:
+    pool = f"--pool={folder / 'pool'}"
+    here = [f"--env-config={world}", pool, f"--local_results_path={folder}"]
+    made = [*here, f"--t_max={budget.pool_steps}", *budget.pool]
+    plan = [
+        Stage("a pool of opponents", ["pool", *made], folder / "pool.done"),
+        Stage(
+            "a VAE of the states they meet",
+            ["pretrain", "--config=iql_omg", *here, *budget.pretrain],
+            folder / "vae.done",
+        ),
+    ]
+    for name in budget.methods:
+        method, home = METHODS[name], folder / name
+        settings = [*here, f"--t_max={budget.steps // AGENTS[world]}", f"--seeds={budget.seeds}", f"--run_dir={home}"]
+        settings += [*budget.train, *method.settings, "--test_interval=50000", "--save_replay_buffer=false"]
+        if name.startswith("omg"):
+            settings.append("--save_replay")
+        plan.append(Stage(f"training {name}", ["train", f"--config={method.config}", *settings], home / "summary.json"))
+        strangers = [f"--checkpoint_path={home}", pool, f"--test_nepisode={budget.episodes}"]
+        test = ["evaluate", *strangers, f"--run_dir={home / 'strangers'}"]
+        plan.append(Stage(f"{name} among strangers", test, home / "strangers" / "summary.json"))
+    return plan
+
+
+def _resumed(stage: Stage) -> list[str]:
+    """A run that was stopped goes on; everything else starts, or knows by itself what is left."""
+    run_dir = next((word for word in stage.words if word.startswith("--run_dir=")), "")
+    if stage.words[0] == "train" and (Path(run_dir.removeprefix("--run_dir=")) / "config.yaml").exists():
+        return ["train", "--resume", run_dir]
+    return stage.words
+
+
+def compare(world: str, budget: Budget, folder: Path) -> None:
+    """Methods side by side: a table, a Markdown file and a figure."""
+    results = {name: _read(folder / name / "strangers" / "strangers.json") for name in budget.methods}
+    splits = list(next(iter(results.values())))
+    measure = "return"
+    table = Table(title=f"{world}: return among others, mean [95 % interval over {budget.seeds} seeds]")
+    lines = ["| method | " + " | ".join(f"{s}" for s in splits) + " | steps per episode (unseen) |"]
+    lines.append("|---" * (len(splits) + 2) + "|")
+    for column in ("method", *splits, "steps per episode (unseen)"):
+        table.add_column(column)
+    for name, numbers in results.items():
+        unseen = numbers.get("unseen") or numbers[splits[-1]]
+        row = [name, *(str(numbers[s][measure]) for s in splits), str(unseen["ep_length"])]
+        table.add_row(*row)
+        lines.append("| " + " | ".join(row) + " |")
+    console.print(table)
+    (folder / "comparison.md").write_text("\n".join(lines) + "\n")
+    report.comparison(folder / "comparison.png", results, measure, f"{world}: return among others")
+    say(f"table, figure and replays are in {folder}")
+
+
+def _read(path: Path) -> dict[str, dict[str, Estimate]]:
+    content = json.loads(path.read_text())
+    return {split: {m: Estimate(**e) for m, e in numbers.items()} for split, numbers in content.items()}
+
+
+def parse_words(words: Sequence[str]) -> str:
+    if len(words) != 1:
+        raise UserError(f"reproduce takes one world: omg reproduce foraging, or {' or '.join(AGENTS)}.")
+    return words[0]

@@ -1,0 +1,83 @@
+"""The whole way on a tiny board: a pool, a VAE, one agent among others, strangers, crossplay, and a picture."""
+
+import csv
+import json
+
+import pytest
+from PIL import Image
+
+from omg.cli import main
+from omg.opponents.pool import Pool
+
+BOARD = ["with", "env_args.grid_size=5", "env_args.food=1", "env_args.episode_limit=8"]
+SMALL = [
+    "--env-config=foraging", "--rnn_hidden_dim=8", "--use_tensorboard=false", "--length_buckets=1", "--batch_size=4",
+    "--test_nepisode=4", "--vae_latent_dim=4", "--vae_hidden_dim=8", "--cond_rnn_dim=6", "--cond_fc_dim=4",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """Where everything is made: two trained networks and two rules to meet, and a VAE."""
+    folder = tmp_path_factory.mktemp("strangers")
+    small = [*SMALL, f"--local_results_path={folder}"]
+    pool = ["pool", *small, "--t_max=64", "--pool_algs=[iql]", "--pool_test_algs=[]", "--pool_test_seeds=1"]
+    pool += ["--pool_stages=[1.0]", "--pool_rules=[nearest_food]", "--pool_test_rules=[slow]", *BOARD]
+    assert main(pool) == 0
+    kept = (folder / "pools/foraging/pool.json").read_text()
+    # A second call finds everything there.
+    assert main(pool) == 0
+    assert (folder / "pools/foraging/pool.json").read_text() == kept
+    assert main(["pretrain", "--config=iql_omg", *small, "--vae_updates=40", "--vae_episodes=4", *BOARD]) == 0
+    words = ["train", "--config=iql_omg", *small, "--t_max=100", f"--run_dir={folder / 'omg'}", "--save_replay"]
+    assert main([*words, "--save_model_interval=100", *BOARD]) == 0
+    return folder
+
+
+def test_the_pool_holds_what_was_asked_for(home, capsys):
+    pool = Pool.load(home / "pools/foraging")
+    assert [(m.name, m.split) for m in pool.members] == [
+        ("nearest_food", "train"), ("slow", "non_homologue"), ("iql-1-64", "train"), ("iql-2-64", "homologue"),
+    ]  # fmt: skip
+    assert main(["pool", "show", "--env-config=foraging", f"--local_results_path={home}", *BOARD]) == 0
+    assert "train: 2 members, mean pairwise disagreement" in capsys.readouterr().out
+
+
+def test_the_vae_keeps_its_curve_and_a_picture(home):
+    (vae,) = (home / "vaes").iterdir()
+    assert {"curve.json", "curve.png", "reconstructions.png", "summary.json"} <= {p.name for p in vae.iterdir()}
+
+
+def test_steps_count_for_every_seat(home):
+    summary = json.loads((home / "omg/summary.json").read_text())
+    assert summary["t_env"] >= 200
+    assert summary["updates"] > 0
+
+
+def test_the_replay_shows_both_subgoals(home):
+    with Image.open(home / "omg/replay.gif") as gif:
+        width, height = gif.size
+    assert width > 2.5 * (height - 18)
+
+
+def test_strangers_are_met_one_by_one(home, capsys):
+    words = ["evaluate", f"--checkpoint_path={home / 'omg'}", f"--pool={home / 'pools/foraging'}", "--test_nepisode=4"]
+    assert main([*words, f"--run_dir={home / 'met'}"]) == 0
+    names = {p.name for p in (home / "met").iterdir()}
+    assert {"opponents.csv", "opponents.png", "embeddings.png", "strangers.json", "summary.json"} <= names
+    with (home / "met/opponents.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["member"] for row in rows] == ["nearest_food", "slow", "iql-1-64", "iql-2-64"]
+    result = json.loads((home / "met/strangers.json").read_text())
+    assert set(result) == {"train", "homologue", "non_homologue", "unseen"}
+    unseen = [float(row["return"]) for row in rows if row["split"] != "train"]
+    assert result["unseen"]["return"]["mean"] == pytest.approx(sum(unseen) / 2, abs=1e-5)
+
+
+def test_everyone_with_everyone(home):
+    words = ["crossplay", str(home / "omg"), "slow", "--test_nepisode=4", f"--run_dir={home / 'cross'}"]
+    assert main(words) == 0
+    lines = (home / "cross/crossplay.csv").read_text().splitlines()
+    assert lines[0] == "agent,iql_omg,slow"
+    assert len(lines) == 3
+    assert (home / "cross/crossplay.png").exists()
