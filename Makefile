@@ -15,7 +15,7 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 	touch $@
 
 demo: setup
-	$(BIN)/omg train --config=qmix --env-config=foraging --batch_size_run=8 --updates_per_iteration=4 --t_max=100000 --save_replay
+	$(BIN)/omg reproduce foraging --budget=demo --run_dir=demo
 
 lint: setup
 	$(BIN)/ruff check .

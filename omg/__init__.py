@@ -1,3 +1,3 @@
 """OMG: a laboratory for opponent modelling in multi-agent reinforcement learning."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

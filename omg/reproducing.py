@@ -57,7 +57,7 @@ BUDGETS = {
         ("--pool_algs=[iql]", "--pool_test_algs=[]", "--pool_stages=[0.4,1.0]", "--pool_test_seeds=1"),
         ("--vae_updates=2000", "--vae_episodes=32"),
         ("--batch_size_run=8", "--updates_per_iteration=2", "--length_buckets=1", "--epsilon_anneal_time=12000"),
-        ("base", "naive", "omg_optimistic"),
+        ("base", "naive", "omg_conservative"),
     ),
     "small": Budget(120_000, 3, 50, 60_000),
     "paper": Budget(500_000, 5, 100, 200_000),
