@@ -78,6 +78,8 @@ def _settings(config: Mapping[str, Any], env: MultiAgentEnv) -> PoolSettings:
     algs, test_algs = settings.pool_algs or [], settings.pool_test_algs or []
     for alg in (*algs, *test_algs):
         choose(configuration.available("algs"), alg, "config")
+        if configuration.named("algs", alg).get("mac") == "multi_module_mac":
+            raise UserError(f"{alg} learns among a pool and cannot be trained for one: take {alg.split('_')[0]}.")
     both = sorted((set(algs) & set(test_algs)) | (set(rules) & set(tests)))
     if both:
         raise UserError(f"{both[0]} cannot both train and be unseen: name it in one place.")
@@ -110,7 +112,8 @@ def _train_members(
     for steps, networks in _stages(parts, settings.pool_stages or [1.0], f"{alg}, {seeds} seeds"):
         returns = summarise(parts.spec, parts.tester.play(networks, 0), parts.loop.runner.n_seeds)
         for i, seed in enumerate(parts.seeds):
-            network = networks if seeds == 1 else jax.tree.map(lambda x, i=i: x[i], networks)
+            policy = networks["agent"] if isinstance(networks, dict) else networks
+            network = policy if seeds == 1 else jax.tree.map(lambda x, i=i: x[i], policy)
             split = "train" if i < train_seeds else test_split
             value = returns[i]["test_return_mean"]
             pool.add_network(network, config, algorithm=alg, split=split, seed=seed, steps=steps, return_mean=value)

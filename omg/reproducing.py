@@ -94,7 +94,8 @@ def reproduce(world: str, budget_name: str, folder: Path, run: Run) -> int:
 
 def _budget(name: str) -> Budget:
     if name.isdigit():
-        return Budget(int(name), BUDGETS["paper"].seeds, BUDGETS["paper"].episodes, BUDGETS["paper"].pool_steps)
+        paper = BUDGETS["paper"]
+        return Budget(int(name), paper.seeds, paper.episodes, max(int(0.4 * int(name)), 1))
     if name not in BUDGETS:
         raise UserError(f"--budget is one of {', '.join(BUDGETS)}, or a number of steps, not {name!r}.")
     return BUDGETS[name]

@@ -182,6 +182,7 @@ ELSEWHERE = {
     "a pool that is not there": (["pool", "show"], "there is no pool"),
     "a rule that is none": (["pool", "--pool_rules=[nearest_foot]"], "nearest_food"),
     "seen and unseen": (["pool", "--pool_algs=[iql]", "--pool_test_algs=[iql]"], "cannot both train and be unseen"),
+    "a modeller in the pool": (["pool", "--pool_algs=[iql_omg]"], "take iql"),
     "stages beyond the end": (["pool", "--pool_stages=[2]"], "above 0 and up to 1"),
     "states of whom": (["pretrain", "--config=iql_omg"], "omg pool --env-config=foraging"),
     "crossplay of one": (["crossplay", "nearest_food"], "two or more"),

@@ -8,6 +8,7 @@ from PIL import Image
 
 from omg.cli import main
 from omg.opponents.pool import Pool
+from omg.utils import checkpoints
 
 BOARD = ["with", "env_args.grid_size=5", "env_args.food=1", "env_args.episode_limit=8"]
 SMALL = [
@@ -52,6 +53,18 @@ def test_steps_count_for_every_seat(home):
     summary = json.loads((home / "omg/summary.json").read_text())
     assert summary["t_env"] >= 200
     assert summary["updates"] > 0
+
+
+def test_a_run_among_others_that_was_stopped_goes_on_to_the_same_networks(home, tmp_path):
+    """Opponents, subgoals and all: in two halves as in one, to the bit."""
+    words = ["train", "--config=iql_omg", *SMALL, f"--local_results_path={home}", "--eta_anneal_time=150"]
+    for folder, t_max in (("whole", 100), ("halves", 50)):
+        assert main([*words, f"--t_max={t_max}", f"--run_dir={tmp_path / folder}", *BOARD]) == 0
+    assert main(["train", "--resume", "--t_max=100", f"--run_dir={tmp_path / 'halves'}"]) == 0
+    whole, halves = (checkpoints.find(tmp_path / folder) for folder in ("whole", "halves"))
+    assert whole.t_env == halves.t_env
+    for name in ("agent", "cvae", "cond_rnn", "fc", "opt", "replay"):
+        assert whole.manifest["files"][f"{name}.safetensors"] == halves.manifest["files"][f"{name}.safetensors"], name
 
 
 def test_the_replay_shows_both_subgoals(home):

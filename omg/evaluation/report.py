@@ -45,6 +45,7 @@ def write(folder: Path, pool: Pool, seeds: Sequence[Sequence[Met]], title: str) 
         table.add_column(split)
     for measure in measures:
         table.add_row(measure, *(str(numbers[measure]) for numbers in estimates.values()))
+    table.add_row("return (interquartile mean)", *(f"{numbers['return'].iqm:.3f}" for numbers in estimates.values()))
     console.print(table)
     with (folder / "opponents.csv").open("w", newline="") as file:
         writer = csv.writer(file)

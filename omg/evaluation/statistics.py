@@ -30,14 +30,13 @@ def interquartile_mean(values: np.ndarray) -> float:
 
 
 def estimate(per_seed: np.ndarray, resamples: int = 2000) -> Estimate:
-    """`per_seed` is `[seed, task]` (or `[seed]`): seeds are drawn anew within every task (stratified bootstrap).
+    """`per_seed` is `[seed, opponent]` (or `[seed]`). Whole seeds are drawn anew: one agent's games go together.
 
     With a single seed there is nothing to draw from, and the interval is the number itself.
     """
     values = np.asarray(per_seed, float).reshape(len(per_seed), -1)
-    seeds, tasks = values.shape
-    rng = np.random.default_rng(0)
-    drawn = rng.integers(seeds, size=(resamples, seeds, tasks))
-    means = values[drawn, np.arange(tasks)].mean((1, 2))
+    seeds = len(values)
+    drawn = np.random.default_rng(0).integers(seeds, size=(resamples, seeds))
+    means = values[drawn].mean((1, 2))
     low, high = np.percentile(means, [2.5, 97.5])
     return Estimate(float(values.mean()), interquartile_mean(values), float(low), float(high), seeds)
