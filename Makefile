@@ -23,10 +23,10 @@ lint: setup
 	$(BIN)/mypy omg main.py
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-all: lint
-	$(BIN)/python -m pytest -m ''
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m ''
 
 clean:
 	rm -rf $(VENV) results demo build dist *.egg-info

@@ -147,7 +147,7 @@ def evaluate(command: Command) -> int:
         raise UserError("evaluate needs a model: add --checkpoint_path=DIR (a run's folder).")
     _not_twice(command, "a saved model keeps the configuration it was trained with")
     load_step = convert(command.get("load_step", 0), int, "load_step")
-    found = checkpoints.find(Path(str(path)), load_step)
+    found = checkpoints.find_model(Path(str(path)), load_step)
     saved = found.manifest["config"] | {"resume": False, "run_dir": None, "save_replay": False}
     config = configuration.override(saved, command, known_keys()) | {"evaluate": True}
     folder = Path(config["run_dir"]) if config["run_dir"] else found.path.parent.parent / "evaluation" / found.path.name
@@ -166,7 +166,7 @@ def evaluate_among_strangers(found: Any, config: dict[str, Any], folder: Path) -
     from omg.utils import device
 
     device.setup(config.get("use_cuda"), bool(config.get("compilation_cache")))
-    summary = among_strangers(found, Path(str(config["pool"])), config["test_nepisode"], folder)
+    summary = among_strangers(found, config, folder)
     (folder / "summary.json").write_text(json.dumps(summary, indent=1))
     print(folder)
     return 0
@@ -225,7 +225,6 @@ def reproduce(command: Command) -> int:
     results = Path(str(command.get("local_results_path", "results")))
     folder = Path(str(command.get("run_dir") or results / f"reproduce_{world}_{budget}"))
     _check_writable(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     status = carry_out(world, budget, folder, lambda words: dispatch(configuration.parse(words)))
     print(folder)
     return status

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -112,7 +113,7 @@ def load(command: Command, known_keys: Iterable[str]) -> Config:
     for layer in (named("envs", command.env_config or DEFAULT_ENV), named("algs", name)):
         config = recursive_dict_update(config, layer)
     if team:
-        config |= {"name": team, "train_alg": name}
+        config |= {"name": team, "team": team, "train_alg": name}
     return override(config, command, known_keys)
 
 
@@ -165,12 +166,18 @@ def named(kind: str, name: str) -> Config:
 
 
 def env_words(config: Mapping[str, Any]) -> str:
-    """The words that say on a command line which world this is, as far as it differs from the shipped one."""
-    name = str(config["env"])
-    shipped = named("envs", name).get("env_args", {}) if name in available("envs") else {}
-    changed = {k: v for k, v in (config.get("env_args") or {}).items() if shipped.get(k) != v}
-    words = "".join(f" env_args.{key}={value}" for key, value in changed.items())
-    return f"--env-config={name}" + (f" with{words}" if words else "")
+    """The words that say on a command line which world this is: the shipped one that is nearest, and what differs."""
+    own = config.get("env_args") or {}
+    nearest_name, fewest = str(config["env"]), None
+    for name, path in available("envs").items():
+        shipped = read_yaml(path)
+        if shipped.get("env") == config["env"]:
+            theirs = shipped.get("env_args") or {}
+            changed = {key: value for key, value in own.items() if theirs.get(key) != value}
+            if fewest is None or len(changed) < len(fewest):
+                nearest_name, fewest = name, changed
+    words = "".join(f" {shlex.quote(f'env_args.{key}={value}')}" for key, value in sorted((fewest or {}).items()))
+    return f"--env-config={nearest_name}" + (f" with{words}" if words else "")
 
 
 def read_yaml(path: Path) -> Config:

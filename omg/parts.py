@@ -29,7 +29,7 @@ from omg.runners import REGISTRY as r_REGISTRY
 from omg.runners import TeamRunner, focal_scheme
 from omg.testing import Tester
 from omg.training import LoopSettings, TrainingLoop
-from omg.utils import device, vaes
+from omg.utils import checkpoints, device, vaes
 from omg.utils.settings import UserError, choose, fill
 
 
@@ -178,7 +178,9 @@ class StandIns(NamedTuple):
     vae: VAE | None
 
 
-def build(config: Mapping[str, Any], stand_ins: StandIns | None = None) -> Parts:
+def build(
+    config: Mapping[str, Any], stand_ins: StandIns | None = None, saved: checkpoints.Checkpoint | None = None
+) -> Parts:
     """Every part by its name. What does not fit together, or into memory, is refused here."""
     run, settings = fill(RunSettings, config), fill(LoopSettings, config)
     model = choose(am_REGISTRY, config.get("am_model", "none_am"), "am_model")
@@ -192,7 +194,7 @@ def build(config: Mapping[str, Any], stand_ins: StandIns | None = None) -> Parts
         seating = seat(config, env.spec, algorithms, stand_ins.kinds if stand_ins else None)
     with_vae = dict(config)
     if model.needs_vae:
-        with_vae["vae"] = stand_ins.vae if stand_ins else vaes.find(env.spec, config)
+        with_vae["vae"] = stand_ins.vae if stand_ins else vaes.find(env.spec, config, saved)
     mac: Any = choose(mac_REGISTRY, run.mac, "mac")(env.spec, config)
     learner = make_learner(env.spec, mac, with_vae)
     if learner.focal != among_others:
@@ -212,12 +214,9 @@ def build(config: Mapping[str, Any], stand_ins: StandIns | None = None) -> Parts
         run = replace(run, t_max=run.t_max * n)
         pool = seating.pool
         blocks = fill(SeatingSettings, config).opponents_per_collection
-
-        def play(worlds: int) -> TeamRunner:
-            return TeamRunner(env, mac, *seating[:2], scheme, groups, worlds, n_seeds, blocks)
-
-        runner: Any = play(settings.batch_size_run)
-        test_runner: Any = play(max(1, run.test_nepisode // n))
+        worlds = settings.batch_size_run
+        runner: Any = TeamRunner(env, mac, *seating[:2], scheme, groups, worlds, n_seeds, blocks)
+        test_runner: Any = TeamRunner.of_everyone(env, mac, *seating[:2], scheme, groups, run.test_nepisode, n_seeds)
         stored = scheme | focal_scheme(mac)
         buffer_size = max(settings.buffer_size // runner.batch_size, 1) * runner.batch_size
     else:
@@ -230,7 +229,7 @@ def build(config: Mapping[str, Any], stand_ins: StandIns | None = None) -> Parts
     if loop.sampled > buffer_size:
         raise UserError(
             f"an update takes {loop.sampled} episodes ({settings.batch_size} for each seat), and the buffer holds "
-            f"{buffer_size}. Try --buffer_size={loop.sampled} or more."
+            f"{buffer_size}. Try --buffer_size={-(-loop.sampled // loop.collected) * loop.collected} or more."
         )
     return Parts(dict(config), run, env, mac, learner, loop, Tester(test_runner, loop.keys), pool)
 

@@ -14,11 +14,13 @@ import numpy as np
 from omg.controllers import FocalMAC, RuleMAC
 from omg.envs import MultiAgentEnv, make
 from omg.evaluation import report
+from omg.evaluation.replay import save_focal_replay
 from omg.evaluation.strangers import Meeting, Met
 from omg.learners.subgoals import SubgoalSettings
 from omg.modules.vae import VAE
 from omg.opponents import REGISTRY as rule_REGISTRY
 from omg.opponents.pool import Kind, Pool
+from omg.parts import RunSettings, args_sanity_check
 from omg.utils import checkpoints, vaes
 from omg.utils.logging import ProgressReport, say
 from omg.utils.settings import UserError, choose, fill
@@ -40,9 +42,9 @@ class Player(NamedTuple):
         return Kind(self.mac, jax.tree.map(lambda x: jnp.asarray(x)[None], self.seeds[0]), (0,))
 
 
-def load_player(found: checkpoints.Checkpoint, env: MultiAgentEnv) -> Player:
-    """Any saved model whose policy acts from what one agent sees."""
-    config = found.manifest["config"]
+def load_player(found: checkpoints.Checkpoint, env: MultiAgentEnv, settings: Mapping[str, Any] | None = None) -> Player:
+    """Any saved model whose policy acts from what one agent sees, with the settings it was saved with or others."""
+    config = dict(settings or found.manifest["config"])
     mac = FocalMAC(env.spec, config if "am_model" in config else {**config, "am_model": "none_am"})
     n = len(found.manifest["seeds"])
 
@@ -80,37 +82,39 @@ def meet(env: MultiAgentEnv, player: Player, kinds: Sequence[Kind], episodes: in
     return result
 
 
-def among_strangers(found: checkpoints.Checkpoint, pool_path: Path, episodes: int, folder: Path) -> dict[str, Any]:
+def among_strangers(found: checkpoints.Checkpoint, config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Every member of a pool with a saved agent; table, CSV and figures into the folder."""
-    config = found.manifest["config"]
+    config, _ = args_sanity_check(config)
     env = make(config["env"], **(config["env_args"] or {}))
-    pool = Pool.load(pool_path)
-    pool.check_world(env.spec, config["env_args"] or {})
-    player = load_player(found, env)
+    pool = Pool.load(Path(str(config["pool"])))
+    pool.check_world(config)
+    player = load_player(found, env, config)
     ids = pool.ids(SPLITS)
     if not ids:
-        raise UserError(f"the pool in {pool_path} has no members yet.")
-    seeds = meet(env, player, pool.kinds(env.spec, ids), episodes, f"{player.name} with {len(ids)} others")
+        raise UserError(f"the pool in {pool.folder} has no members yet.")
+    kinds, episodes = pool.kinds(env.spec, ids), config["test_nepisode"]
+    if config["save_replay"]:
+        subgoals, key = fill(SubgoalSettings, config), jax.random.key(config["seed"])
+        save_focal_replay(env, player.mac, player.seeds[0], kinds[-1], key, folder / "replay.gif", player.vae, subgoals)
+    seeds = meet(env, player, kinds, episodes, f"{player.name} with {len(ids)} others")
     estimates = report.write(folder, pool, seeds, f"{player.name} on {env.spec.name}")
-    return {"t_env": found.t_env, "episodes_per_opponent": episodes, "opponents": _plain(estimates)}
-
-
-def _plain(estimates: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    return {split: {m: e._asdict() for m, e in numbers.items()} for split, numbers in estimates.items()}
+    return {"t_env": found.t_env, "episodes_per_opponent": episodes, "opponents": report.plain_numbers(estimates)}
 
 
 def crossplay(words: Sequence[str], config: Mapping[str, Any], folder: Path) -> Path:
     """Everyone with everyone: rows are the agent in one seat, columns play all others. Words are runs or rules."""
     if len(words) < 2:
         raise UserError("crossplay needs two or more: omg crossplay results/A results/B nearest_food …")
-    runs = {word: checkpoints.find(Path(word)) for word in words if Path(word).exists()}
+    runs = {word: checkpoints.find_model(Path(word)) for word in words if Path(word).exists()}
     worlds = {json.dumps([r.manifest["config"]["env"], r.manifest["config"]["env_args"]]) for r in runs.values()}
     if len(worlds) > 1:
         raise UserError("these runs are of different worlds: " + " and ".join(sorted(worlds)) + ".")
     name, env_args = json.loads(worlds.pop()) if worlds else (config["env"], config["env_args"])
     env = make(name, **(env_args or {}))
     players = [_player(word, runs, env) for word in words]
-    episodes = int(config["test_nepisode"])
+    episodes = fill(RunSettings, config).test_nepisode
+    if episodes < 1:
+        raise UserError(f"test_nepisode is {episodes}; it must be 1 or more.")
     values = np.zeros((len(players), len(players)))
     with ProgressReport("crossplay", len(players) ** 2) as progress:
         for i, agent in enumerate(players):

@@ -44,12 +44,12 @@ def make_pool(command: Command) -> Path:
     settings = _settings(config, env)
     folder = pool_folder(config)
     recipe = asdict(settings) | {"t_max": config["t_max"], "seed": config["seed"]}
-    pool = Pool(folder, env.spec.name, dict(config["env_args"] or {}), (), recipe)
+    pool = Pool(folder, config["env"], dict(config["env_args"] or {}), (), recipe)
     if (folder / "pool.json").exists():
         pool = Pool.load(folder)
         if pool.recipe != recipe:
             raise UserError(f"{folder} holds a pool made with other settings: choose another place with --pool=DIR.")
-        pool.check_world(env.spec, config["env_args"] or {})
+        pool.check_world(config)
     rules = [(r, "train") for r in settings.pool_rules or []] + [
         (r, "non_homologue") for r in settings.pool_test_rules or []
     ]
@@ -84,8 +84,12 @@ def _settings(config: Mapping[str, Any], env: MultiAgentEnv) -> PoolSettings:
     if both:
         raise UserError(f"{both[0]} cannot both train and be unseen: name it in one place.")
     stages = [float(stage) for stage in settings.pool_stages or [1.0]]
-    if not all(0 < stage <= 1 for stage in stages):
-        raise UserError(f"pool_stages are parts of the training, above 0 and up to 1, not {settings.pool_stages}.")
+    if settings.pool_train_seeds < 0 or settings.pool_test_seeds < 0:
+        raise UserError("pool_train_seeds and pool_test_seeds are 0 or more.")
+    if not all(0 < stage <= 1 for stage in stages) or len(set(stages)) < len(stages):
+        raise UserError(
+            f"pool_stages are parts of the training, each once, above 0 and up to 1, not {settings.pool_stages}."
+        )
     return PoolSettings(
         algs, test_algs, settings.pool_train_seeds, settings.pool_test_seeds, sorted(stages), rules, tests
     )
@@ -137,6 +141,7 @@ def _stages(parts: Parts, stages: Sequence[float], title: str) -> Iterator[tuple
                     float(np.sum(totals.returns) / np.sum(totals.episodes)),
                 )
                 if stop.received:
+                    say("the algorithms that were finished are kept; this one starts again next time.")
                     raise KeyboardInterrupt
             progress.line()
             yield round(stage * t_max), parts.learner.acting(state.learner)

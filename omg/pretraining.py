@@ -31,7 +31,7 @@ def pretrain(config: Mapping[str, Any]) -> Path:
     for notice in device.setup(config.get("use_cuda"), bool(config.get("compilation_cache"))):
         say(notice, "yellow")
     env = make(config["env"], **(config["env_args"] or {}))
-    pool = open_pool(config, env.spec, config["env_args"] or {})
+    pool = open_pool(config)
     card, settings = vaes.card_of(env.spec, config), fill(VAESettings, config)
     data = situations(env, pool.kinds(env.spec, pool.ids(["train"])), settings.vae_episodes, card["obs_is_state"])
     say(f"{len(data):,} situations of {card['size']} numbers from {len(pool.ids(['train']))} opponents")

@@ -77,19 +77,37 @@ def reproduce(world: str, budget_name: str, folder: Path, run: Run) -> int:
     """Carries out what is missing; at the end the table and the figure are in the folder."""
     choose(AGENTS, world, "world to reproduce")
     budget = _budget(budget_name)
+    _same_plan(folder, {"world": world, "budget": budget_name})
     plan = stages(world, budget, folder)
+    again = f"omg reproduce {world} --budget={budget_name} --run_dir={folder}"
     for i, stage in enumerate(plan):
         if stage.mark.exists():
             continue
         say(f"[{i + 1}/{len(plan)}] {stage.title}: omg {' '.join(stage.words)}", "bold")
-        status = run(_resumed(stage))
+        try:
+            status = run(_resumed(stage))
+        except KeyboardInterrupt:
+            status = 130
         if status:
-            say(f"stopped. The same command goes on from here: omg reproduce {world} --budget={budget_name}")
+            say(f"stopped. To go on from here: {again}")
             return status
         if not stage.mark.exists():
             stage.mark.write_text("done")
     compare(world, budget, folder)
     return 0
+
+
+def _same_plan(folder: Path, plan: dict[str, str]) -> None:
+    """A folder belongs to one comparison: its marks mean nothing for another."""
+    path = folder / "plan.json"
+    if path.exists() and json.loads(path.read_text()) != plan:
+        other = json.loads(path.read_text())
+        raise UserError(
+            f"{folder} holds the comparison on {other['world']} with --budget={other['budget']}: "
+            "choose another --run_dir."
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(plan))
 
 
 def _budget(name: str) -> Budget:
@@ -138,21 +156,28 @@ def compare(world: str, budget: Budget, folder: Path) -> None:
     """Methods side by side: a table, a Markdown file and a figure."""
     results = {name: _read(folder / name / "strangers" / "strangers.json") for name in budget.methods}
     splits = list(next(iter(results.values())))
-    measure = "return"
-    table = Table(title=f"{world}: return among others, mean [95 % interval over {budget.seeds} seeds]")
-    lines = ["| method | " + " | ".join(f"{s}" for s in splits) + " | steps per episode (unseen) |"]
-    lines.append("|---" * (len(splits) + 2) + "|")
-    for column in ("method", *splits, "steps per episode (unseen)"):
+    unseen = "unseen" if "unseen" in splits else splits[-1]
+    columns = [f"return, {split}" for split in splits]
+    columns += [f"{what}, {unseen}" for what in ("interquartile mean", "its own return", "steps per episode")]
+
+    def cells(numbers: dict[str, dict[str, Estimate]]) -> list[str]:
+        other = numbers[unseen]
+        rest = [f"{other['return'].iqm:.3f}", str(other["focal_return"]), str(other["ep_length"])]
+        return [*(str(numbers[split]["return"]) for split in splits), *rest]
+
+    table = Table(title=f"{world} among others: mean [95 % interval over {budget.seeds} seed(s)]")
+    lines = ["| method | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
+    for column in ("method", *columns):
         table.add_column(column)
     for name, numbers in results.items():
-        unseen = numbers.get("unseen") or numbers[splits[-1]]
-        row = [name, *(str(numbers[s][measure]) for s in splits), str(unseen["ep_length"])]
+        row = [name, *cells(numbers)]
         table.add_row(*row)
         lines.append("| " + " | ".join(row) + " |")
     console.print(table)
     (folder / "comparison.md").write_text("\n".join(lines) + "\n")
-    report.comparison(folder / "comparison.png", results, measure, f"{world}: return among others")
-    say(f"table, figure and replays are in {folder}")
+    for measure in ("return", "focal_return", "ep_length"):
+        report.comparison(folder / f"comparison_{measure}.png", results, measure, f"{world}: {measure} among others")
+    say(f"table, figures and replays are in {folder}")
 
 
 def _read(path: Path) -> dict[str, dict[str, Estimate]]:

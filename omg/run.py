@@ -19,12 +19,13 @@ from omg.drawing import draw_replay
 from omg.envs import MultiAgentEnv
 from omg.evaluation.figures import learning_curve
 from omg.evaluation.metrics import over_seeds, summarise
-from omg.parts import Parts, args_sanity_check, build
+from omg.loading import check_seeds, load_agent, load_parts, saved
+from omg.parts import Parts, RunSettings, args_sanity_check, build
 from omg.training import T_ENV_MAX, Totals, TrainState
 from omg.utils import checkpoints, device
 from omg.utils.interrupts import Interrupts
 from omg.utils.logging import Logger, ProgressReport, say, show
-from omg.utils.settings import UserError
+from omg.utils.settings import UserError, fill
 
 SECONDS_PER_CALL = 1.0
 """Iterations per call of the compiled loop are chosen to take about this long: how soon Ctrl-C is heard."""
@@ -63,48 +64,20 @@ def prepare(config: Mapping[str, Any], folder: Path) -> Prepared:
     config, mended = args_sanity_check(config)
     for notice in notices + mended:
         say(notice, "yellow")
-    parts = build(config)
-    run = parts.settings
+    run = fill(RunSettings, config)
+    checkpoint = saved(run, folder)
+    parts = build(config, saved=checkpoint)
     if run.save_replay and type(parts.env).render is MultiAgentEnv.render:
         raise UserError(f"{parts.spec.name} has no picture of itself: run again without --save_replay.")
-    checkpoint = None
-    if run.resume:
-        checkpoint, complaints = checkpoints.newest_whole(folder / "checkpoints")
-        for complaint in complaints:
-            say(f"skipped: {complaint}", "yellow")
-        if checkpoint is None:
-            say(f"{folder} holds no whole checkpoint yet: starting over in the same folder.", "yellow")
-    elif run.checkpoint_path:
-        checkpoint = checkpoints.find(Path(run.checkpoint_path), run.load_step)
-        if not run.evaluate and checkpoint.t_env >= run.t_max:
-            raise UserError(f"the model has already {checkpoint.t_env} steps: --t_max must be larger than that.")
+    if checkpoint and not run.resume and not run.evaluate and checkpoint.t_env >= parts.settings.t_max:
+        seats = parts.settings.t_max // run.t_max
+        raise UserError(
+            f"the model has already {checkpoint.t_env} steps: --t_max must be larger than {checkpoint.t_env // seats}."
+        )
     if checkpoint is not None:
-        _check_seeds(checkpoint, parts)
+        check_seeds(checkpoint, parts)
         _ = load_agent(parts, checkpoint) if run.evaluate else load_parts(parts, checkpoint)
     return Prepared(parts, folder, checkpoint, run.resume)
-
-
-def load_agent(parts: Parts, checkpoint: checkpoints.Checkpoint) -> Any:
-    """The networks that act, from a checkpoint of the same architecture."""
-    learner = jax.eval_shape(parts.loop.init).learner
-    shapes = parts.learner.acting(learner)
-    if isinstance(shapes, dict):
-        return {name: checkpoints.load_part(checkpoint, name, like) for name, like in learner.params.items()}
-    return checkpoints.load_part(checkpoint, "agent", shapes)
-
-
-def load_parts(parts: Parts, checkpoint: checkpoints.Checkpoint) -> dict[str, Any]:
-    """Everything the learner saves, from a checkpoint of the same algorithm and architecture."""
-    wanted = parts.learner.parts(jax.eval_shape(parts.loop.init).learner)
-    return {name: checkpoints.load_part(checkpoint, name, like) for name, like in wanted.items()}
-
-
-def _check_seeds(checkpoint: checkpoints.Checkpoint, parts: Parts) -> None:
-    saved = len(checkpoint.manifest["seeds"])
-    if saved != parts.settings.seeds:
-        raise UserError(
-            f"{checkpoint.path} holds {saved} seed(s), this run {parts.settings.seeds}: add --seeds={saved}."
-        )
 
 
 class Training:

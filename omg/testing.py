@@ -27,4 +27,4 @@ class Tester:
         # Apart from the keys of training, which count upwards from 0.
         keys = self.runner.each(lambda key: jax.random.fold_in(jax.random.fold_in(key, 2**31 - 1), number))(self.keys)
         t_env = self.runner.each(lambda key: jnp.int32(0))(self.keys)
-        return self.runner.run(agent, t_env, keys, test_mode=True, keep=False, policies=policies)[1]
+        return self.runner.run(agent, t_env, keys, test_mode=True, keep=False, policies=policies, number=number)[1]

@@ -99,7 +99,7 @@ class TrainingLoop:
         k_play, k_sample = self._two(keys)
 
         acting = self.learner.acting(state.learner)
-        batch, stats = self.runner.run(acting, state.t_env, k_play, test_mode=False, policies=policies)
+        batch, stats = self.runner.run(acting, state.t_env, k_play, test_mode=False, policies=policies, number=number)
         insert = self.each(self.buffer.insert_episode_batch, in_axes=(0, 0, None))
         replay = insert(state.replay, batch, episode)
         steps = stats.lengths.sum(-1)

@@ -73,8 +73,8 @@ def test_every_member_is_met_equally_often(two_step):
     kinds = [learned, Kind(RuleMAC(two_step.spec, *rules), jnp.arange(2), (3, 4))]
     focal, runner = team_runner(two_step, kinds, worlds=2)
     agent = {"agent": focal.init_agent(jax.random.key(0))}
-    meet = jax.jit(lambda key: runner.run(agent, jnp.int32(0), key, False, keep=False)[1].members)
-    met = np.concatenate([np.asarray(meet(jax.random.key(i)))[:, 0] for i in range(1500)])
+    meet = jax.jit(lambda key, i: runner.run(agent, jnp.int32(0), key, False, keep=False, number=i)[1].members)
+    met = np.concatenate([np.asarray(meet(jax.random.key(i), i))[:, 0] for i in range(1500)])
     shares = np.bincount(met, minlength=5) / len(met)
     # Two different members share each of 1500 collections: the standard error of a share is about 0.008.
     np.testing.assert_allclose(shares, 0.2, atol=0.03)
@@ -171,16 +171,40 @@ def test_a_rule_of_several_is_the_one_that_was_asked_for(foraging):
 
 
 def test_what_was_inferred_before_starts_the_next_episode(two_step):
+    """First meetings start from nothing, second ones from the first's summary, and both are learned from."""
     parts = focal_parts("iql_omg", two_step, carry_over=True)
-    state, _ = parts.loop.run(parts.loop.init(), 0, 4)
+    assert parts.loop.collected == 2 * 2 * 2
+    state, totals = parts.loop.run(parts.loop.init(), 0, 2)
+    assert totals.episodes == 16
     prior = np.asarray(state.replay["prior"])
     assert prior.shape == (16, 1, 3)
-    assert (prior != 0).any()
-    mac = parts.mac
-    params = jax.device_get(state.learner.params)
-    one, other = (mac.am.init_memory(params, jnp.full((1, 1, 3), x)) for x in (0.0, 1.0))
+    # Seat after seat: two first meetings, then two second ones with the same others.
+    second = np.tile([False, False, True, True], 4)
+    assert (prior[~second] == 0).all()
+    assert (prior[second] != 0).any(-1).all()
+    one, other = (parts.mac.am.init_memory(state.learner.params, jnp.full((1, 1, 3), x)) for x in (0.0, 1.0))
     assert (np.asarray(one) == 0).all()
     assert (np.asarray(one) != np.asarray(other)).any()
+
+
+def test_a_summary_is_the_mean_over_the_episodes_own_steps(foraging):
+    """Worlds that ended early go on being stepped until the last one ends: nothing of that may count."""
+    mac = FocalMAC(foraging.spec, {"am_model": "omg_am", "carry_over": True, **NETWORK})
+    params = {"agent": mac.init_agent(jax.random.key(0)), **mac.am.init(jax.random.key(1))}
+    batch = everybody(play(foraging, 6, seed=3), 2)._replace(prior=jnp.zeros((6, 2, mac.prior_size)))
+    lengths = np.asarray(batch.filled).sum(1)
+    assert lengths.min() < lengths.max()
+    inferred = np.asarray(mac.infer_all(params, mac.seen(batch), batch).embedding)
+    left = np.asarray(mac.summary(params, batch))
+    for row in range(6):
+        own = inferred[: int(lengths[row, 0]), row, 0]
+        np.testing.assert_allclose(left[row, 0], own.mean(0), rtol=1e-4, atol=1e-5)
+
+
+def test_tests_meet_everyone_and_seeds_meet_the_same_kinds(two_step):
+    parts = focal_parts("iql", two_step, test_nepisode=20)
+    stats = parts.tester.play(parts.learner.acting(parts.loop.init().learner), 0)
+    assert np.bincount(stats.members[:, 0]).tolist() == [4] * 5
 
 
 def test_members_act_alike_alone_and_seated_among_others(foraging):

@@ -24,11 +24,10 @@ from omg.utils.settings import choose
 
 
 class FocalMemory(NamedTuple):
-    """What the policy remembers, and what its agent model does: its own memory and the sum of what it inferred."""
+    """What the policy remembers, and what its agent model does."""
 
     policy: Memory
     model: Float[Array, "batch agent hidden"]
-    inferred: Float[Array, "batch agent embedding"]
 
 
 class FocalMAC(BasicMAC):
@@ -61,7 +60,7 @@ class FocalMAC(BasicMAC):
         if prior is None:
             prior = jnp.zeros((batch, agents, self.prior_size))
         empty = super().init_memory(agent["agent"], batch, agents)
-        return FocalMemory(empty, self.am.init_memory(agent, prior), jnp.zeros((batch, agents, self.prior_size)))
+        return FocalMemory(empty, self.am.init_memory(agent, prior))
 
     def select_actions(self, agent, seen, memory, t_env, key, test_mode, seats=None):
         obs = seen.obs.astype(jnp.float32)
@@ -69,8 +68,7 @@ class FocalMAC(BasicMAC):
         embedding, model = self.am.infer(agent, Seen(own, self.situation(obs, seen.state)), memory.model)
         outputs, hidden = agent["agent"].step(jnp.concatenate([own, embedding], -1), memory.policy.hidden, seats)
         actions = self.choose(outputs, seen.avail_actions, t_env, key, test_mode)
-        inferred = memory.inferred + embedding if self.prior_size else memory.inferred
-        return actions, FocalMemory(Memory(hidden, actions), model, inferred)
+        return actions, FocalMemory(Memory(hidden, actions), model)
 
     def situation(self, obs: Float[Array, "*rows agent obs"], state: Float[Array, "*rows state"]) -> Array:
         """s_t: the agent's own observation, or by choice the state of the world."""
@@ -85,6 +83,12 @@ class FocalMAC(BasicMAC):
 
     def infer_all(self, params: Any, seen: Seen, batch: FocalBatch) -> Inferred:
         return self.am.infer_all(params, seen, self.am.init_memory(params, self._prior(batch)))
+
+    def summary(self, params: Any, batch: FocalBatch) -> Float[Array, "batch slot embedding"]:
+        """The mean of what was inferred in each episode: what it leaves for the next one with the same others."""
+        inferred = self.infer_all(params, self.seen(batch), batch).embedding
+        mask = time_first(batch.mask)
+        return (inferred * mask[..., None]).sum(0) / jnp.maximum(mask.sum(0), 1)[..., None]
 
     def _prior(self, batch: FocalBatch) -> Array:
         return batch.prior if self.prior_size else jnp.zeros((*batch.prior.shape[:-1], 0))

@@ -28,7 +28,9 @@ def by_split(pool: Pool, seeds: Sequence[Sequence[Met]]) -> dict[str, dict[str, 
     for name, members in groups.items():
         rows = [[met for met in seed if pool.members[met.member].split in members] for seed in seeds]
         if rows[0] and not (name == "unseen" and len(members) < 2):
-            measures = rows[0][0].numbers
+            # A game that never ends before its time has no winners.
+            won = any(met.numbers.get("win_rate", 0) > 0 for seed in seeds for met in seed)
+            measures = [m for m in rows[0][0].numbers if m != "win_rate" or won]
             result[name] = {m: estimate(np.array([[met.numbers[m] for met in row] for row in rows])) for m in measures}
     return result
 
@@ -55,11 +57,14 @@ def write(folder: Path, pool: Pool, seeds: Sequence[Sequence[Met]], title: str) 
                 member = pool.members[met.member]
                 values = [f"{met.numbers[m]:.6g}" for m in measures]
                 writer.writerow([member.name, member.algorithm, member.split, seed, *values])
-    content = {split: {m: e._asdict() for m, e in numbers.items()} for split, numbers in estimates.items()}
-    (folder / "strangers.json").write_text(json.dumps(content, indent=1))
+    (folder / "strangers.json").write_text(json.dumps(plain_numbers(estimates), indent=1))
     bars(folder / "opponents.png", pool, seeds, title)
     embeddings(folder / "embeddings.png", pool, seeds[0], title)
     return estimates
+
+
+def plain_numbers(estimates: Mapping[str, Mapping[str, Estimate]]) -> dict[str, Any]:
+    return {split: {m: e._asdict() for m, e in numbers.items()} for split, numbers in estimates.items()}
 
 
 def bars(path: Path, pool: Pool, seeds: Sequence[Sequence[Met]], title: str) -> None:

@@ -79,9 +79,10 @@ class Meeting:
         prior = None
         if self.mac.prior_size:
             # The first meeting leaves a summary; what counts is the second.
-            _, before, memory = self.runner.play(team, now, jax.random.fold_in(key, 1), True, keep=False)
-            total = memory.trained.inferred[:, :, 0].reshape(self.runner.batch_size, -1)
-            prior = total / jnp.maximum(before.lengths, 1)[:, None]
+            first, _, _ = self.runner.play(team, now, jax.random.fold_in(key, 1), True)
+            assert first is not None
+            left = self.focal.summary(agent, self._refined(first, jnp.zeros((len(self.seats), self.mac.prior_size))))
+            prior = jnp.moveaxis(left, 1, 0).reshape(len(self.seats), -1)
         batch, stats, _ = self.runner.play(team, now, key, True, True, prior)
         assert batch is not None
         own = jnp.take_along_axis(stats.agent_returns, self.seats[:, None].astype(jnp.int32), -1)[:, 0]
@@ -92,20 +93,17 @@ class Meeting:
             **stats.info,
         }
         if "battle_won" not in stats.info:
-            numbers["win_rate"] = self._won(batch, stats)
+            # Whether the game itself came to its end before the time did.
+            numbers["win_rate"] = batch["terminated"].any(1).astype(jnp.float32)
         if not isinstance(self.focal, FocalMAC):
             return numbers, jnp.zeros((self.runner.batch_size, 0))
-        data = {**batch.data, "agent_idx": self.seats[:, None]}
-        if prior is not None:
-            data["prior"] = prior[:, None]
-        focal = refine(EpisodeBatch(data, batch.scales), self.env.spec.n_agents)
-        model, embedding = self.measure_model(agent, focal, key)
+        model, embedding = self.measure_model(agent, self._refined(batch, prior), key)
         back = {name: jnp.moveaxis(value, 1, 0).reshape(-1) for name, value in model.items()}
         return {**numbers, **back}, jnp.moveaxis(embedding, 1, 0).reshape(self.runner.batch_size, -1)
 
-    def _won(self, batch: EpisodeBatch, stats: Any) -> Array:
-        """Whether the game itself came to its end before the time did."""
-        return batch["terminated"].any(1).astype(jnp.float32)
+    def _refined(self, batch: EpisodeBatch, prior: Array | None) -> FocalBatch:
+        marks = {"agent_idx": self.seats[:, None]} | ({} if prior is None else {"prior": prior[:, None]})
+        return refine(EpisodeBatch({**batch.data, **marks}, batch.scales), self.env.spec.n_agents)
 
     def measure_model(self, agent: Any, batch: FocalBatch, key: Array) -> tuple[dict[str, Array], Array]:
         """The agent model's measures per episode `[batch, slot]`, and its mean embedding."""

@@ -12,6 +12,7 @@ import optax
 from jaxtyping import Array, Float
 
 from omg.modules.vae import VAE
+from omg.utils.settings import UserError
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,11 @@ class VAESettings:
     vae_batch_size: int = 256
     vae_updates: int = 6000
     vae_episodes: int = 64
+
+    def __post_init__(self) -> None:
+        for key in ("vae_batch_size", "vae_updates", "vae_episodes"):
+            if getattr(self, key) < 1:
+                raise UserError(f"{key} is {getattr(self, key)}; it must be 1 or more.")
 
 
 class AMLearner:

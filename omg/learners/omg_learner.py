@@ -66,7 +66,7 @@ def before_each_step(hidden: Array) -> Array:
     return jnp.concatenate([jnp.zeros_like(hidden[:1]), hidden[:-1]])
 
 
-def check_vae(vae: VAE | None, mac: FocalMAC) -> VAE:
+def check_vae(vae: VAE | None) -> VAE:
     if vae is None:
         raise UserError("this learner needs a pre-trained VAE: make one with omg pretrain.")
     return vae
@@ -82,7 +82,7 @@ class OMGLearner(QLearner4AM):
             raise UserError(
                 f"omg_learner needs am_model=omg_am, not {mac.settings.am_model}: use q_learner_4am for it."
             )
-        self.vae = check_vae(config.get("vae"), mac)
+        self.vae = check_vae(config.get("vae"))
         self.hindsight = Hindsight(fill(SubgoalSettings, config), int(config.get("t_max", 1)) * spec.n_agents)
 
     def init_target(self, params: Params) -> Params:

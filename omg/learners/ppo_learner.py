@@ -68,7 +68,7 @@ class PPOLearner(Learner):
         if not isinstance(mac, FocalMAC):
             raise UserError("ppo_learner needs mac=am_mac (a team) or mac=multi_module_mac (one agent among others).")
         self.focal = config.get("mac") == "multi_module_mac"
-        self.vae = check_vae(config.get("vae"), mac) if mac.am.needs_vae else None
+        self.vae = check_vae(config.get("vae")) if mac.am.needs_vae else None
         t_max = int(config.get("t_max", 1)) * (spec.n_agents if self.focal else 1)
         self.hindsight = Hindsight(fill(SubgoalSettings, config), t_max)
 
@@ -120,14 +120,16 @@ class PPOLearner(Learner):
         s = self.settings
         seen = self.mac.seen(batch)
         inferred = self.mac.infer_all(params, seen, batch)
+        # The policy learns on what it acted on: only the agent model is told what hindsight chose.
         told = Told(inferred.embedding)
-        if self.mac.am.needs_vae:
-            critic_memory = before_each_step(self.mac.unroll_on(params["critic"], seen, inferred.embedding).hidden)
-            told = self.hindsight.tell(
-                target["vae"], params["critic"], critic_memory, None, seen, batch, inferred, t_env, key
-            )
         actor = self.mac.unroll_on(params["agent"], seen, told.embedding)
         critic = self.mac.unroll_on(params["critic"], seen, told.embedding)
+        if self.mac.am.needs_vae:
+            memory = before_each_step(critic.hidden)
+            found = self.hindsight.tell(
+                target["vae"], params["critic"], memory, None, seen, batch, inferred, t_env, key
+            )
+            told = told._replace(chosen=found.chosen)
         values, mask = critic.outputs[..., 0], time_first(batch.mask)[:-1]
         avail, actions = time_first(batch.avail_actions)[:-1], time_first(batch.actions)[:-1]
 

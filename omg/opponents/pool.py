@@ -76,10 +76,6 @@ class Kind(NamedTuple):
     def size(self) -> int:
         return len(self.ids)
 
-    def choose(self, index: Any) -> Any:
-        """The policies at these places of the stack."""
-        return jax.tree.map(lambda x: x[index], self.policies)
-
 
 class Pool:
     """A pool's manifest. Networks are read when they are asked for, and checked against their checksums."""
@@ -119,11 +115,12 @@ class Pool:
         temporary.write_text(json.dumps(content, indent=1))
         temporary.rename(self.folder / MANIFEST)
 
-    def check_world(self, spec: Spec, env_args: Mapping[str, Any]) -> None:
+    def check_world(self, config: Mapping[str, Any]) -> None:
         """A pool is of one world with one set of settings."""
-        if self.world != spec.name:
+        env_args = config.get("env_args") or {}
+        if self.world != config["env"]:
             raise UserError(
-                f"the pool in {self.folder} is of {self.world}, this run is of {spec.name}: choose another --pool."
+                f"the pool in {self.folder} is of {self.world}, this run is of {config['env']}: choose another --pool."
             )
         differ = [key for key in {*self.env_args, *env_args} if self.env_args.get(key) != env_args.get(key)]
         if differ:

@@ -20,9 +20,15 @@ class SeatingSettings:
     multi_algs: bool = False
     train_alg: str | None = None
     pool: str | None = None
+    team: str | None = None
     opponents_per_collection: int = 4
     bench_pool: int = 10
     carry_over: bool = False
+
+    def __post_init__(self) -> None:
+        for key in ("opponents_per_collection", "bench_pool"):
+            if getattr(self, key) < 1:
+                raise UserError(f"{key} is {getattr(self, key)}; it must be 1 or more.")
 
 
 class Seating(NamedTuple):
@@ -39,13 +45,14 @@ def pool_folder(config: Mapping[str, Any]) -> Path:
     return Path(str(named)) if named else Path(str(config["local_results_path"])) / "pools" / str(config["env"])
 
 
-def open_pool(config: Mapping[str, Any], spec: Spec, env_args: Mapping[str, Any]) -> Pool:
+def open_pool(config: Mapping[str, Any]) -> Pool:
     folder = pool_folder(config)
     if not (folder / "pool.json").exists():
-        named = "" if not config.get("pool") else f" --pool={folder}"
+        usual = Path("results") / "pools" / str(config["env"])
+        named = "" if folder == usual else f" --pool={folder}"
         raise UserError(f"there is no pool of opponents in {folder}. Make one: omg pool{named} {env_words(config)}")
     pool = Pool.load(folder)
-    pool.check_world(spec, env_args)
+    pool.check_world(config)
     return pool
 
 
@@ -53,7 +60,7 @@ def seat(
     config: Mapping[str, Any], spec: Spec, algorithms: Sequence[str], kinds: Sequence[Kind] | None = None
 ) -> Seating:
     """`kinds` stands in for a pool on disk: everybody who is not trained comes from it."""
-    name = str(config["name"])
+    name = str(config.get("team") or config["name"])
     if config.get("multi_algs"):
         groups = parse_team(name, algorithms)
     else:
@@ -68,7 +75,7 @@ def seat(
         seats = range(starts[i], starts[i] + groups[i].seats)
         return tuple((seat - starts[trained]) % spec.n_agents for seat in seats)
 
-    pool = None if kinds else open_pool(config, spec, config.get("env_args") or {})
+    pool = None if kinds else open_pool(config)
     opponents = []
     for i, group in enumerate(groups):
         if i != trained:

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float, Int
 
 from omg.components.episode_buffer import EpisodeBatch, Field, Groups, Scheme
+from omg.components.focal_batch import refine
 from omg.controllers import FocalMAC, MultiModuleMAC, Side, TeamPolicies
 from omg.envs.multiagentenv import MultiAgentEnv
 from omg.opponents.pool import Kind
@@ -58,35 +59,57 @@ class TeamRunner:
         worlds: int,
         n_seeds: int | None = None,
         blocks: int = 4,
+        everyone: bool = False,
     ):
         n = env.spec.n_agents
         self.env, self.mac, self.scheme, self.groups, self.n_seeds = env, focal, scheme, groups, n_seeds
-        self.opponents = opponents
-        self.batch_size = n * worlds
-        self.focal_seats = np.repeat(np.arange(n), worlds)
+        self.opponents, self.everyone = opponents, everyone
+        self.meetings = 2 if focal.prior_size else 1
+        self.batch_size = n * worlds * self.meetings
+        self.focal_seats = np.repeat(np.arange(n), worlds * self.meetings)
         self.policies = tuple(tuple(kind.policies for kind in o.kinds) for o in opponents)
         self.lineups, chances = [], []
         for kinds in product(*(range(len(o.kinds)) for o in opponents)):
             chosen = [o.kinds[i] for o, i in zip(opponents, kinds, strict=True)]
             sides = tuple(
-                Side(kind.mac, o.offsets, _blocks(worlds, min(blocks, kind.size)))
+                Side(kind.mac, o.offsets, kind.size if everyone else _blocks(worlds, min(blocks, kind.size)))
                 for kind, o in zip(chosen, opponents, strict=True)
             )
             mac = MultiModuleMAC(env.spec, focal, offsets, sides)
-            runner = VectorRunner(env, mac, scheme, groups, n * worlds, n_seeds)
+            each_world = worlds * chosen[0].size if everyone else worlds
+            runner = VectorRunner(env, mac, scheme, groups, n * each_world, n_seeds)
             self.lineups.append(Lineup(kinds, mac, runner))
             chances.append(float(np.prod([kind.size for kind in chosen])))
         self.each = self.lineups[0].runner.each
         self.edges = np.cumsum(chances) / np.sum(chances)
 
+    @classmethod
+    def of_everyone(
+        cls, env: MultiAgentEnv, focal: FocalMAC, offsets: tuple[int, ...], opponents: tuple[Opponents, ...],
+        scheme: Scheme, groups: Groups, episodes: int, n_seeds: int | None,
+    ) -> TeamRunner:  # fmt: skip
+        """For tests: about so many episodes, spread evenly over seats and members. Mixed teams are drawn as ever."""
+        n = env.spec.n_agents
+        if len(opponents) > 1:
+            return cls(env, focal, offsets, opponents, scheme, groups, max(1, episodes // n), n_seeds)
+        members = sum(kind.size for kind in opponents[0].kinds)
+        worlds = max(1, episodes // (n * members))
+        return cls(env, focal, offsets, opponents, scheme, groups, worlds, n_seeds, everyone=True)
+
     def run(
-        self, agent: Any, t_env: Array, key: Array, test_mode: bool, keep: bool = True, policies: Any = None
-    ) -> tuple[EpisodeBatch | None, EpisodeStats]:
-        """Episodes against opponents drawn for them. With `carry_over` every team meets the same opponents twice."""
+        self, agent: Any, t_env: Array, key: Array, test_mode: bool, keep: bool = True, policies: Any = None,
+        number: Array | int = 0,
+    ) -> tuple[EpisodeBatch | None, EpisodeStats]:  # fmt: skip
+        """Episodes against opponents drawn for them. With `carry_over` every team meets the same opponents twice.
+
+        `number` decides which kind is met: the same for all seeds, whether they are trained together or alone.
+        """
         policies = self.policies if policies is None else policies
-        first = key if self.n_seeds is None else key[0]
-        lot = jax.random.uniform(jax.random.fold_in(first, 1))
+        lot = jax.random.uniform(jax.random.fold_in(jax.random.key(1), number))
         which = jnp.searchsorted(jnp.asarray(self.edges[:-1]), lot, side="right")
+        if self.everyone:
+            played = [self._play(one, agent, t_env, key, test_mode, False, policies)[1] for one in self.lineups]
+            return None, jax.tree.map(lambda *x: jnp.concatenate(x, axis=0 if self.n_seeds is None else 1), *played)
         branches = [
             lambda lineup=lineup: self._play(lineup, agent, t_env, key, test_mode, keep, policies)
             for lineup in self.lineups
@@ -104,14 +127,29 @@ class TeamRunner:
             return TeamPolicies(trained, sides)
 
         team = self.each(seat)(agent, members)
-        prior = None
-        if self.mac.prior_size:
-            before = self.each(lambda k: jax.random.fold_in(k, 3))(key)
-            _, stats, memory = lineup.runner.play(team, t_env, before, test_mode, keep=False)
-            prior = self.each(self._summary)(memory, stats.lengths)
-        batch, stats, _ = lineup.runner.play(team, t_env, key, test_mode, keep, prior)
+        batch, stats, _ = lineup.runner.play(team, t_env, key, test_mode, keep or self.meetings > 1)
         met = self.each(lambda drawn: self._met(lineup, drawn))(members)
-        return self._marked(batch, prior), stats._replace(members=met)
+        batch, stats = self._marked(batch, None), stats._replace(members=met)
+        if self.meetings == 1:
+            return batch if keep else None, stats
+        left = self.each(lambda trained, b: self._summary(trained, b))(agent, batch)
+        later = self.each(lambda k: jax.random.fold_in(k, 3))(key)
+        second, after, _ = lineup.runner.play(team, t_env, later, test_mode, keep, left)
+        both = self.each(lambda *x: jax.tree.map(self._seat_by_seat, *x))
+        stats = both(stats, after._replace(members=met))
+        return both(batch, self._marked(second, left)) if keep else None, stats
+
+    def _summary(self, trained: Any, batch: EpisodeBatch) -> Float[Array, "world embedding"]:
+        """What every world's episode leaves, in the order of the worlds."""
+        n = self.env.spec.n_agents
+        left = self.mac.summary(trained, refine(batch, n))
+        return jnp.moveaxis(left, 1, 0).reshape(-1, left.shape[-1])
+
+    def _seat_by_seat(self, first: Array, second: Array) -> Array:
+        """Two collections as one in which every seat has one stretch."""
+        n = self.env.spec.n_agents
+        pair = [x.reshape(n, -1, *x.shape[1:]) for x in (first, second)]
+        return jnp.concatenate(pair, 1).reshape(-1, *first.shape[1:])
 
     def _draw(self, lineup: Lineup, key: Array) -> tuple[Int[Array, " block"], ...]:
         """Different members for the blocks of each side, all equally likely."""
@@ -127,22 +165,19 @@ class TeamRunner:
         for g, (kind, side, index) in enumerate(zip(lineup.kinds, lineup.mac.sides, drawn, strict=True)):
             ids = jnp.asarray(self.opponents[g].kinds[kind].ids)[index]
             n = self.env.spec.n_agents
-            columns.append(jnp.tile(jnp.repeat(ids, self.batch_size // n // side.blocks), n))
+            worlds = lineup.runner.batch_size // n
+            columns.append(jnp.tile(jnp.repeat(ids, worlds // side.blocks), n))
         return jnp.stack(columns, -1)
-
-    def _summary(self, memory: Any, lengths: Array) -> Array:
-        """The mean of what was inferred in an episode."""
-        total = memory.trained.inferred[:, :, 0].reshape(self.batch_size, -1)
-        return total / jnp.maximum(lengths, 1)[:, None]
 
     def _marked(self, batch: EpisodeBatch | None, prior: Array | None) -> EpisodeBatch | None:
         if batch is None:
             return None
-        leading = self.lineups[0].runner.leading
-        seats = jnp.broadcast_to(jnp.asarray(self.focal_seats, jnp.int8), leading)
-        marks = {"agent_idx": seats[..., None]}
-        if prior is not None:
-            marks["prior"] = prior[..., None, :]
+        leading, n = self.lineups[0].runner.leading, self.env.spec.n_agents
+        seats = jnp.repeat(jnp.arange(n, dtype=jnp.int8), leading[-1] // n)
+        marks = {"agent_idx": jnp.broadcast_to(seats, leading)[..., None]}
+        if self.mac.prior_size:
+            nothing = jnp.zeros((*leading, self.mac.prior_size))
+            marks["prior"] = (nothing if prior is None else prior)[..., None, :]
         return EpisodeBatch({**batch.data, **marks}, batch.scales)
 
 

@@ -69,9 +69,10 @@ class VectorRunner:
         return function if self.n_seeds is None else jax.vmap(function, in_axes=in_axes)
 
     def run(
-        self, agent: Any, t_env: Array, key: Array, test_mode: bool, keep: bool = True, policies: Any = None
-    ) -> tuple[EpisodeBatch | None, EpisodeStats]:
-        """Whole episodes from fresh worlds, and how they went. `policies` are for runners that seat others."""
+        self, agent: Any, t_env: Array, key: Array, test_mode: bool, keep: bool = True, policies: Any = None,
+        number: Array | int = 0,
+    ) -> tuple[EpisodeBatch | None, EpisodeStats]:  # fmt: skip
+        """Whole episodes from fresh worlds, and how they went. The last two are for runners that seat others."""
         return self.play(agent, t_env, key, test_mode, keep)[:2]
 
     def play(

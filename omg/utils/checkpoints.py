@@ -101,6 +101,14 @@ def find(path: Path, load_step: int = 0) -> Checkpoint:
     return verify(folder / str(step))
 
 
+def find_model(path: Path, load_step: int = 0) -> Checkpoint:
+    """The same, where a model is wanted and not something else that was saved."""
+    found = find(path, load_step)
+    if "config" not in found.manifest or "seeds" not in found.manifest:
+        raise UserError(f"{found.path} holds no model: it was not written by omg train.")
+    return found
+
+
 def newest_whole(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     """The newest checkpoint that is whole, and what was wrong with newer ones."""
     complaints: list[str] = []

@@ -38,9 +38,11 @@ def home(config: Mapping[str, Any]) -> Path:
     return Path(str(config["local_results_path"])) / "vaes"
 
 
-def find(spec: Spec, config: Mapping[str, Any]) -> VAE:
-    """The VAE at `vae_path`, or the newest one made for this world and input."""
+def find(spec: Spec, config: Mapping[str, Any], saved: checkpoints.Checkpoint | None = None) -> VAE:
+    """The VAE that a saved model was trained with, the one at `vae_path`, or the newest that fits."""
     wanted = card_of(spec, config)
+    if saved is not None and "vae.safetensors" in saved.manifest["files"]:
+        return of_model(saved, wanted)
     if config.get("vae_path"):
         found = checkpoints.find(Path(str(config["vae_path"])))
         _check(found, wanted)
@@ -50,12 +52,22 @@ def find(spec: Spec, config: Mapping[str, Any]) -> VAE:
         found_, _ = checkpoints.newest_whole(folder)
         if found_ is not None and found_.manifest.get("vae") == wanted:
             return _load(found_, wanted)
-    pool = f" --pool={config['pool']}" if config.get("pool") else ""
-    state = " --obs_is_state" if config["obs_is_state"] else ""
+    words: dict[str, Any] = {"pool": None, "obs_is_state": False, "vae_latent_dim": 64, "vae_hidden_dim": 128}
+    words |= {"local_results_path": "results"}
+    changed = "".join(f" --{key}={config[key]}" for key, usual in words.items() if config.get(key) != usual)
     raise UserError(
         f"{config['name']} needs a VAE of {spec.name}, and {home(config)} has none that fits. Make one: "
-        f"omg pretrain --config=iql_omg{pool}{state} {env_words(config)}"
+        f"omg pretrain --config=iql_omg{changed} {env_words(config)}"
     )
+
+
+def of_model(saved: checkpoints.Checkpoint, card: Card) -> VAE:
+    """The VAE inside a model's checkpoint; every seed has the same one."""
+    seeds = len(saved.manifest["seeds"])
+    keys = jax.random.split(jax.random.key(0), seeds)
+    like = jax.eval_shape(jax.vmap(lambda k: make(card, k)) if seeds > 1 else lambda k: make(card, k[0]), keys)
+    vae = checkpoints.load_part(saved, "vae", like)
+    return vae if seeds == 1 else jax.tree.map(lambda x: x[0], vae)
 
 
 def _load(found: checkpoints.Checkpoint, card: Card) -> VAE:
@@ -74,6 +86,10 @@ def _check(found: checkpoints.Checkpoint, wanted: Card) -> None:
         raise UserError(f"the VAE in {found.path} is of {about(card)}, this run needs one of {about(wanted)}.")
     if card["world"] != wanted["world"]:
         raise UserError(f"the VAE in {found.path} is of {card['world']}, this run is of {wanted['world']}.")
+    for key in sorted({*card["env_args"], *wanted["env_args"]}):
+        old, new = card["env_args"].get(key), wanted["env_args"].get(key)
+        if old != new:
+            raise UserError(f"the VAE in {found.path} was made with env_args.{key}={old}, this run has {new}.")
     for key in ("latent", "hidden"):
         if card[key] != wanted[key]:
             name = f"vae_{key}_dim"
