@@ -26,7 +26,7 @@ test: lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-all: lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m ''
+	XLA_FLAGS= $(BIN)/python -m pytest -n 2 --dist loadfile -m ''
 
 clean:
 	rm -rf $(VENV) results demo build dist *.egg-info

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+# Compiling is what tests spend their time on: half of it goes into optimising programs that run for a moment.
+os.environ.setdefault("XLA_FLAGS", "--xla_llvm_disable_expensive_passes=true --xla_backend_optimization_level=0")
+
 import jax
 import pytest
 

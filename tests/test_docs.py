@@ -59,6 +59,7 @@ def test_the_readmes_python_runs():
 
 def test_links_and_commands_of_the_documentation_exist():
     from omg.config import VERBS, available
+    from omg.utils.teams import parse_team
 
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md")]:
         text = page.read_text()
@@ -69,4 +70,7 @@ def test_links_and_commands_of_the_documentation_exist():
         mine = {"soft_iql", "corridor", "path/to/soft_iql.yaml", "path/to/corridor.yaml"}
         for kind, option in (("algs", "--config"), ("envs", "--env-config")):
             for name in re.findall(rf"{option}=([\w/.]+)", text):
-                assert name in available(kind) or name in mine, f"{page.name}: {option}={name}"
+                known = name in available(kind) or name in mine
+                assert known or (kind == "algs" and parse_team(name, available("algs"))), (
+                    f"{page.name}: {option}={name}"
+                )

@@ -52,7 +52,8 @@ class Hindsight:
         lots = jax.random.uniform(k_mix, any_there.shape) < eta(self.settings, t_env, self.t_max)
         use_chosen = (lots & any_there)[..., None]
         goals = jnp.where(use_chosen, subgoal.mu, jax.lax.stop_gradient(inferred.embedding))
-        return Told(goals, Chosen(subgoal, any_there.astype(jnp.float32), vae))
+        far = jnp.pad(ahead, ((0, 1), (0, 0), (0, 0))).astype(jnp.float32)
+        return Told(goals, Chosen(subgoal, far, any_there.astype(jnp.float32), vae))
 
 
 def _with_last(chosen: Gaussian, of_states: Gaussian) -> tuple[Array, Array]:

@@ -37,9 +37,10 @@ class OMGSettings:
 
 
 class Chosen(NamedTuple):
-    """What hindsight chose: the VAE's distribution of each step's subgoal state, where there is one, and the VAE."""
+    """What hindsight chose: each step's subgoal, how far ahead it lies, and where there is one."""
 
     subgoal: Gaussian
+    ahead: Float[Array, "time batch slot"]
     there: Float[Array, "time batch slot"]
     vae: VAE
 
@@ -102,6 +103,7 @@ class OMGAM(AgentModel):
             "recons_loss": recons_loss,
             "kl_loss": kl_loss,
             "latent_distance": masked_mean(distance, mask * chosen.there),
+            "subgoal_ahead": masked_mean(chosen.ahead, mask * chosen.there),
         }
         return self.settings.am_loss_coef * (recons_loss + self.settings.cvae_beta * kl_loss), metrics
 
