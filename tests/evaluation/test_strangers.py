@@ -73,7 +73,7 @@ def test_a_saved_agent_acts_as_it_did(saved, foraging):
 
 def test_a_vae_for_the_other_input_is_refused_with_both_sizes(foraging, tmp_path):
     config = configuration("iql_omg", "foraging", **SMALL, **BOARD) | {"local_results_path": str(tmp_path)}
-    with pytest.raises(UserError, match="omg pretrain --config=iql_omg --vae_latent_dim=3 .*--env-config=foraging"):
+    with pytest.raises(UserError, match=r"omg pretrain --config=iql_omg --vae_latent_dim=3 .*--env-config=foraging"):
         vaes.find(foraging.spec, config)
     card = vaes.card_of(foraging.spec, config) | {"obs_is_state": True, "size": 99}
     vae = VAE(99, 4, 3, jax.random.key(0))
