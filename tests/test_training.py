@@ -43,15 +43,14 @@ def test_steps_counted_are_steps_taken(parts):
 
 
 def test_seeds_together_learn_what_they_learn_alone():
-    together = build(configuration("qmix", "two_step", seeds=3, seed=5, **SMALL))
+    # A small ε makes a whole step of a gradient that is nothing but rounding: with a larger one weights stay together.
+    small = SMALL | {"optim_eps": 1e-3}
+    together = build(configuration("qmix", "two_step", seeds=3, seed=5, **small))
     state, _ = together.loop.run(together.loop.init(), 0, 30)
     for i, seed in ((0, 5), (2, 7)):
-        alone = build(configuration("qmix", "two_step", seed=seed, **SMALL))
+        alone = build(configuration("qmix", "two_step", seed=seed, **small))
         own, _ = alone.loop.run(alone.loop.init(), 0, 30)
-        # RMSprop makes a whole step of a gradient that is nothing but rounding, so a few weights may part ways.
-        for a, b in zip(jax.tree.leaves(state.learner.params), jax.tree.leaves(own.learner.params), strict=True):
-            assert np.isclose(a[i], b, rtol=2e-3, atol=2e-4).mean() > 0.98
-            np.testing.assert_allclose(a[i], b, atol=5e-3)
+        same(jax.tree.map(lambda x, i=i: x[i], state.learner.params), own.learner.params, rtol=2e-3, atol=2e-4)
         same(jax.tree.map(lambda x, i=i: x[i], state.replay), own.replay, rtol=0)
 
 
