@@ -23,7 +23,7 @@ from omg.modules.am import REGISTRY as am_REGISTRY
 from omg.modules.critics import REGISTRY as critic_REGISTRY
 from omg.modules.mixers import REGISTRY as mixer_REGISTRY
 from omg.modules.vae import VAE
-from omg.opponents.pool import Kind, Pool, PoolSettings
+from omg.opponents.pool import Kind, PoolSettings
 from omg.opponents.seating import SeatingSettings, seat
 from omg.runners import REGISTRY as r_REGISTRY
 from omg.runners import TeamRunner, focal_scheme
@@ -93,7 +93,6 @@ class Parts(NamedTuple):
     learner: Learner
     loop: TrainingLoop
     tester: Tester
-    pool: Pool | None = None
 
     @property
     def spec(self) -> Spec:
@@ -208,15 +207,13 @@ def build(
     scheme, groups = make_scheme(env.spec)
     n_seeds = None if run.seeds == 1 else run.seeds
     seeds = list(range(run.seed, run.seed + run.seeds))
-    pool = None
     if among_others:
         n = env.spec.n_agents
         run = replace(run, t_max=run.t_max * n)
-        pool = seating.pool
         blocks = fill(SeatingSettings, config).opponents_per_collection
         worlds = settings.batch_size_run
-        runner: Any = TeamRunner(env, mac, *seating[:2], scheme, groups, worlds, n_seeds, blocks)
-        test_runner: Any = TeamRunner.of_everyone(env, mac, *seating[:2], scheme, groups, run.test_nepisode, n_seeds)
+        runner: Any = TeamRunner(env, mac, *seating, scheme, groups, worlds, n_seeds, blocks)
+        test_runner: Any = TeamRunner.of_everyone(env, mac, *seating, scheme, groups, run.test_nepisode, n_seeds)
         stored = scheme | focal_scheme(mac)
         buffer_size = max(settings.buffer_size // runner.batch_size, 1) * runner.batch_size
     else:
@@ -231,7 +228,7 @@ def build(
             f"an update takes {loop.sampled} episodes ({settings.batch_size} for each seat), and the buffer holds "
             f"{buffer_size}. Try --buffer_size={-(-loop.sampled // loop.collected) * loop.collected} or more."
         )
-    return Parts(dict(config), run, env, mac, learner, loop, Tester(test_runner, loop.keys), pool)
+    return Parts(dict(config), run, env, mac, learner, loop, Tester(test_runner, loop.keys))
 
 
 def _check_memory(buffer: ReplayBuffer, seeds: int) -> None:

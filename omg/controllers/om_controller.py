@@ -45,11 +45,6 @@ class FocalMAC(BasicMAC):
         return super().input_size + self.am.output_size
 
     @property
-    def own_size(self) -> int:
-        """The part of the input that does not come from the agent model. It stands first."""
-        return super().input_size
-
-    @property
     def prior_size(self) -> int:
         return self.am.output_size if self.carry_over else 0
 
@@ -131,10 +126,6 @@ class MultiModuleMAC:
         seats = np.arange(spec.n_agents)[:, None]
         self.seats = tuple((seats + np.array(o)) % spec.n_agents for o in (offsets, *(s.offsets for s in sides)))
         self.back = np.argsort(np.concatenate(self.seats, -1), -1)
-
-    @property
-    def selector(self):
-        return self.trained.selector
 
     def init_memory(self, agent: TeamPolicies, batch: int, prior: Array | None = None) -> TeamMemory:
         n = self.spec.n_agents

@@ -36,7 +36,6 @@ class Seating(NamedTuple):
 
     offsets: tuple[int, ...]
     opponents: tuple[Opponents, ...]
-    pool: Pool | None
 
 
 def pool_folder(config: Mapping[str, Any]) -> Path:
@@ -80,7 +79,7 @@ def seat(
     for i, group in enumerate(groups):
         if i != trained:
             opponents.append(Opponents(offsets(i), tuple(kinds or _members(pool, spec, group))))
-    return Seating(offsets(trained), tuple(opponents), pool)
+    return Seating(offsets(trained), tuple(opponents))
 
 
 def _members(pool: Pool | None, spec: Spec, group: Group) -> list[Kind]:

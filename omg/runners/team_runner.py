@@ -66,7 +66,6 @@ class TeamRunner:
         self.opponents, self.everyone = opponents, everyone
         self.meetings = 2 if focal.prior_size else 1
         self.batch_size = n * worlds * self.meetings
-        self.focal_seats = np.repeat(np.arange(n), worlds * self.meetings)
         self.policies = tuple(tuple(kind.policies for kind in o.kinds) for o in opponents)
         self.lineups, chances = [], []
         for kinds in product(*(range(len(o.kinds)) for o in opponents)):

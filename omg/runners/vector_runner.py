@@ -61,7 +61,6 @@ class VectorRunner:
         self.batch_size = batch_size
         self.n_seeds = n_seeds
         self.policies = ()
-        self.focal_seats = None
         self.leading = (batch_size,) if n_seeds is None else (n_seeds, batch_size)
 
     def each(self, function: Callable, in_axes: Any = 0) -> Callable:
