@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 
 from omg.envs import MultiAgentEnv, make
-from omg.opponents import random_action
 from omg.opponents.pool import throw_away
 from omg.parts import Parts, StandIns, args_sanity_check, build
 from omg.utils import device, vaes
@@ -21,6 +20,8 @@ SECONDS = 6.0
 """How long each measurement lasts at least."""
 WORLDS = 256
 """Worlds side by side when the world alone is measured; more where training uses more."""
+AHEAD = 16
+"""Every how many steps a world has a new start ready."""
 
 
 def bench(config: Mapping[str, Any], as_json: bool) -> int:
@@ -99,32 +100,41 @@ def measure_training(parts: Parts) -> dict[str, float]:
 
 
 def measure_world(env: MultiAgentEnv, worlds: int) -> float:
-    """The world alone in a scan: random available actions, everything it shows kept, finished worlds started anew."""
-    choose = jax.vmap(jax.vmap(random_action, in_axes=(0, 0, None, 0)), in_axes=(0, 0, None, 0))
-    agents, limit = env.spec.n_agents, env.spec.episode_limit
+    """The world alone in a scan: random available actions, everything it shows kept, finished worlds started anew.
 
-    def step(carry, key):
-        state, seen, t = carry
+    Starts are drawn ahead: at every step for the next few worlds, so that each has a new one every `AHEAD` steps.
+    """
+    agents, limit = env.spec.n_agents, env.spec.episode_limit
+    some = max(worlds // AHEAD, 1)
+
+    def step(carry, given):
+        ((state, seen, t), fresh), (i, key) = carry, given
         k_act, k_world, k_reset = jax.random.split(key, 3)
-        actions = choose(seen.obs, seen.avail_actions, jnp.int32(0), jax.random.split(k_act, (worlds, agents)))
+        lots = jax.random.bits(k_act, (worlds, agents, env.spec.n_actions), jnp.uint16)
+        actions = jnp.where(seen.avail_actions, lots, 0).argmax(-1).astype(jnp.int32)
         state, seen = jax.vmap(env.step)(state, actions, jax.random.split(k_world, worlds))
         over = seen.terminated | (t + 1 >= limit)
-        fresh = jax.vmap(env.reset)(jax.random.split(k_reset, worlds))
+        drawn = jax.vmap(env.reset)(jax.random.split(k_reset, some))
+        place = i % (worlds // some) * some
+        fresh = jax.tree.map(
+            lambda old, new: jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), place, 0), fresh, drawn
+        )
 
         def renew(new: Any, old: Any) -> Any:
             return jnp.where(over.reshape(over.shape + (1,) * (old.ndim - 1)), new, old).astype(old.dtype)
 
         state, seen = jax.tree.map(renew, fresh, (state, seen))
-        return (state, seen, jnp.where(over, 0, t + 1)), (seen.obs, seen.state, seen.avail_actions, seen.reward)
+        kept = (seen.obs, seen.state, seen.avail_actions, seen.reward)
+        return ((state, seen, jnp.where(over, 0, t + 1)), fresh), kept
 
     @jax.jit
     def play(carry, key):
-        carry, kept = jax.lax.scan(step, carry, jax.random.split(key, 50))
+        carry, kept = jax.lax.scan(step, carry, (jnp.arange(50), jax.random.split(key, 50)))
         # A sum keeps the compiler from leaving out what nobody looks at.
         return carry, sum(x.astype(jnp.float32).sum() for x in kept)
 
     state, seen = jax.jit(jax.vmap(env.reset))(jax.random.split(jax.random.key(0), worlds))
-    carry = (state, seen, jnp.zeros(worlds, jnp.int32))
+    carry = ((state, seen, jnp.zeros(worlds, jnp.int32)), (state, seen))
     for i in range(2):
         carry, _ = jax.block_until_ready(play(carry, jax.random.key(i)))
     calls = 0

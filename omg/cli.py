@@ -28,7 +28,7 @@ OMG: opponent modelling in multi-agent reinforcement learning.
   omg train      --config=1vdn1iql_omg --multi_algs --env-config=foraging   who sits beside it
   omg evaluate   --checkpoint_path=DIR --pool=DIR  with every member of a pool, seen and unseen
   omg crossplay  DIR DIR nearest_food …            everyone with everyone (runs and rules)
-  omg reproduce  foraging [--budget=demo|small|paper|STEPS]   the comparison with strangers, from nothing
+  omg reproduce  foraging [--budget=demo|small|paper|STEPS] [--jobs=N]   the comparison with strangers, from nothing
   omg list                                         algorithms and worlds
   omg bench      --config=iql --env-config=foraging [--json]
   omg print_config --config=qmix                   what a run would use (Sacred's commands work too)
@@ -218,14 +218,17 @@ def reproduce(command: Command) -> int:
 
     world = parse_words(command.words)
     budget = str(command.get("budget", "paper"))
-    known = {"budget", "run_dir", "local_results_path"}
+    jobs = command.get("jobs", 1)
+    known = {"budget", "run_dir", "local_results_path", "jobs"}
     for key, _ in command.updates:
         if key not in known:
-            raise UserError(f"reproduce takes --budget and --run_dir, not --{key}.")
+            raise UserError(f"reproduce takes --budget, --jobs and --run_dir, not --{key}.")
+    if not isinstance(jobs, int) or jobs < 1:
+        raise UserError(f"--jobs is how many methods train at once, 1 or more, not {jobs}.")
     results = Path(str(command.get("local_results_path", "results")))
     folder = Path(str(command.get("run_dir") or results / f"reproduce_{world}_{budget}"))
     _check_writable(folder)
-    status = carry_out(world, budget, folder, lambda words: dispatch(configuration.parse(words)))
+    status = carry_out(world, budget, folder, lambda words: dispatch(configuration.parse(words)), jobs)
     print(folder)
     return status
 

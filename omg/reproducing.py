@@ -6,7 +6,11 @@ Every stage leaves a mark when it is done, so that the same command goes on wher
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -73,28 +77,64 @@ class Stage(NamedTuple):
     mark: Path
 
 
-def reproduce(world: str, budget_name: str, folder: Path, run: Run) -> int:
+def reproduce(world: str, budget_name: str, folder: Path, run: Run, jobs: int = 1) -> int:
     """Carries out what is missing; at the end the table and the figure are in the folder."""
     choose(AGENTS, world, "world to reproduce")
     budget = _budget(budget_name)
     _same_plan(folder, {"world": world, "budget": budget_name})
-    plan = stages(world, budget, folder)
+    shared, methods = stages(world, budget, folder)
     again = f"omg reproduce {world} --budget={budget_name} --run_dir={folder}"
+    try:
+        status = _one_by_one(shared if jobs > 1 else [*shared, *(s for track in methods for s in track)], run)
+        if not status and jobs > 1:
+            status = _side_by_side(methods, jobs, folder)
+    except KeyboardInterrupt:
+        status = 130
+    if status:
+        say(f"stopped. To go on from here: {again}")
+        return status
+    compare(world, budget, folder)
+    return 0
+
+
+def _one_by_one(plan: Sequence[Stage], run: Run) -> int:
     for i, stage in enumerate(plan):
         if stage.mark.exists():
             continue
         say(f"[{i + 1}/{len(plan)}] {stage.title}: omg {' '.join(stage.words)}", "bold")
-        try:
-            status = run(_resumed(stage))
-        except KeyboardInterrupt:
-            status = 130
+        status = run(_resumed(stage))
         if status:
-            say(f"stopped. To go on from here: {again}")
             return status
         if not stage.mark.exists():
             stage.mark.write_text("done")
-    compare(world, budget, folder)
     return 0
+
+
+def _side_by_side(tracks: Sequence[Sequence[Stage]], jobs: int, folder: Path) -> int:
+    """Several methods at once, each in processes of its own that write into a file."""
+    # Processes that share a GPU take memory as they need it.
+    surroundings = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+
+    def follow(track: Sequence[Stage]) -> int:
+        for stage in track:
+            if stage.mark.exists():
+                continue
+            log = folder / f"{stage.title.replace(' ', '_')}.log"
+            say(f"{stage.title}: omg {' '.join(stage.words)} (see {log})", "bold")
+            with log.open("a") as file:
+                command = [sys.executable, "-m", "omg", *_resumed(stage)]
+                status = subprocess.call(command, stdout=file, stderr=subprocess.STDOUT, env=surroundings)
+            if status:
+                say(f"{stage.title} ended with status {status}: {log} says why.", "yellow")
+                return status
+        return 0
+
+    executor = ThreadPoolExecutor(jobs)
+    try:
+        return max(executor.map(follow, tracks))
+    finally:
+        # After Ctrl-C the processes save and end by themselves; nothing new begins.
+        executor.shutdown(wait=True, cancel_futures=True)
 
 
 def _same_plan(folder: Path, plan: dict[str, str]) -> None:
@@ -119,11 +159,12 @@ def _budget(name: str) -> Budget:
     return BUDGETS[name]
 
 
-def stages(world: str, budget: Budget, folder: Path) -> list[Stage]:
+def stages(world: str, budget: Budget, folder: Path) -> tuple[list[Stage], list[list[Stage]]]:
+    """What everybody needs, and what each method does after that."""
     pool = f"--pool={folder / 'pool'}"
     here = [f"--env-config={world}", pool, f"--local_results_path={folder}"]
     made = [*here, f"--t_max={budget.pool_steps}", *budget.pool]
-    plan = [
+    shared = [
         Stage("a pool of opponents", ["pool", *made], folder / "pool.done"),
         Stage(
             "a VAE of the states they meet",
@@ -131,17 +172,23 @@ def stages(world: str, budget: Budget, folder: Path) -> list[Stage]:
             folder / "vae.done",
         ),
     ]
+    methods = []
     for name in budget.methods:
         method, home = METHODS[name], folder / name
         settings = [*here, f"--t_max={budget.steps // AGENTS[world]}", f"--seeds={budget.seeds}", f"--run_dir={home}"]
         settings += [*budget.train, *method.settings, "--test_interval=50000", "--save_replay_buffer=false"]
         if name.startswith("omg"):
             settings.append("--save_replay")
-        plan.append(Stage(f"training {name}", ["train", f"--config={method.config}", *settings], home / "summary.json"))
+        training = ["train", f"--config={method.config}", *settings]
         strangers = [f"--checkpoint_path={home}", pool, f"--test_nepisode={budget.episodes}"]
         test = ["evaluate", *strangers, f"--run_dir={home / 'strangers'}"]
-        plan.append(Stage(f"{name} among strangers", test, home / "strangers" / "summary.json"))
-    return plan
+        methods.append(
+            [
+                Stage(f"training {name}", training, home / "summary.json"),
+                Stage(f"{name} among strangers", test, home / "strangers" / "summary.json"),
+            ]
+        )
+    return shared, methods
 
 
 def _resumed(stage: Stage) -> list[str]:

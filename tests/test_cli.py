@@ -190,7 +190,8 @@ ELSEWHERE = {
     "reproduce what": (["reproduce"], "one world"),
     "reproduce elsewhere": (["reproduce", "forage", "--budget=demo"], "foraging"),
     "reproduce for how much": (["reproduce", "foraging", "--budget=huge"], "demo, small, paper"),
-    "reproduce what else": (["reproduce", "foraging", "--lr=1"], "--budget and --run_dir"),
+    "reproduce what else": (["reproduce", "foraging", "--lr=1"], "--budget, --jobs and --run_dir"),
+    "reproduce how many at once": (["reproduce", "foraging", "--jobs=0"], "1 or more"),
 }
 
 

@@ -33,11 +33,18 @@ def _jaxmarl(env_args: Mapping[str, Any]) -> MultiAgentEnv:
     return JaxMARLWorld(env_args)
 
 
+def _battle(env_args: Mapping[str, Any]) -> MultiAgentEnv:
+    from omg.envs.battle import Battle, BattleSettings
+
+    return Battle(fill_exactly(BattleSettings, env_args, "env_args."))
+
+
 REGISTRY: dict[str, Callable[[Mapping[str, Any]], MultiAgentEnv]] = {
     "foraging": _foraging,
     "predator_prey": _predator_prey,
     "matrix_game": _matrix_game,
     "jaxmarl": _jaxmarl,
+    "battle": _battle,
 }
 
 

@@ -36,6 +36,8 @@ class Spec:
     kind: Kind
     obs_storage: Storage = PLAIN
     state_storage: Storage = PLAIN
+    obs_layout: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """Names and shapes of an observation's parts, in order, where somebody needs to take it apart."""
 
     def team_reward(self, reward: Float[Array, "*axes agent"]) -> Float[Array, "*axes"]:
         """One number for the team: a shared reward counted once, in mixed games the sum over agents.

@@ -1,10 +1,11 @@
 """Written rules for the worlds' agents: from one agent's observation to its action.
 
-A rule of foraging says which food it wants; a rule of predator–prey says where it wants to be.
+A rule of foraging says which food it wants, one of predator–prey where it wants to be, one of battle whom it shoots at.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -166,6 +167,101 @@ PREDATOR_PREY: dict[str, Callable] = {
 }
 
 
+class Front(NamedTuple):
+    """A soldier's observation: what it sees of every enemy and of its own side (zeros: nothing)."""
+
+    enemies: Float[Array, "enemy feature"]
+    allies: Float[Array, "ally feature"]
+
+    @property
+    def seen(self) -> Array:
+        return (self.enemies[:, 1:5] != 0).any(-1)
+
+    @property
+    def strength(self) -> Array:
+        """Health, and a little for what follows it (a shield, where the enemies have them)."""
+        return self.enemies[:, 4] + 0.1 * self.enemies[:, 5:6].sum(-1)
+
+    @property
+    def far(self) -> Array:
+        return jnp.where(self.seen, self.enemies[:, 1], jnp.inf)
+
+    def leads(self, enemy: Array) -> Array:
+        """Whether nobody of its own side is clearly nearer to that enemy."""
+        others = jnp.sqrt(((self.allies[:, 2:4] - self.enemies[enemy, 2:4]) ** 2).sum(-1))
+        return ~((self.allies[:, 0] > 0) & (others < self.enemies[enemy, 1] - ABREAST / 9)).any()
+
+
+def _front(spec: Spec, obs: Array) -> Front:
+    parts, start = {}, 0
+    for name, shape in spec.obs_layout:
+        size = math.prod(shape)
+        parts[name] = obs[start : start + size].reshape(shape)
+        start += size
+    return Front(parts["enemies"], parts["allies"])
+
+
+STOP, FIRST_TARGET = 1, 6
+ABREAST = 0.4
+"""Cells within which units count as standing in one line."""
+TOO_NEAR = 2.6
+"""Cells at which a kiting unit turns to run."""
+WAYS = jnp.array([[0.0, 1.0], [0.0, -1.0], [1.0, 0.0], [-1.0, 0.0]])
+"""North, south, east, west: actions 2 to 5."""
+
+
+def shoots(price: Callable[[Front], Array], waits: bool = True):
+    """Battle: fire at the enemy in range with the lowest price; else come up to whoever stands foremost and waits."""
+
+    def of(spec: Spec):
+        def rule(obs: Array, avail_actions: Array, seat: Array, key: Array) -> Array:
+            front, targets = _front(spec, obs), avail_actions[FIRST_TARGET:]
+            target = jnp.where(targets, price(front), jnp.inf).argmin()
+            nearest = front.far.argmin()
+            way = WAYS @ front.enemies[nearest, 2:4]
+            wait = ~front.seen.any() | (waits & front.leads(nearest))
+            step = jnp.where(wait, STOP, _step(way, avail_actions, key))
+            action = jnp.where(targets.any(), FIRST_TARGET + target, step)
+            return jnp.where(avail_actions[0], 0, action)
+
+        return rule
+
+    return of
+
+
+def _step(gain: Array, avail_actions: Array, key: Array) -> Array:
+    """The move that brings most, of those there are."""
+    gain = gain + 0.01 * jax.random.uniform(key, (4,))
+    best = 2 + jnp.where(avail_actions[2:6], gain, -jnp.inf).argmax()
+    return jnp.where(avail_actions[2:6].any(), best, STOP)
+
+
+def kite(spec: Spec):
+    """Battle: shoot the weakest from afar, step back from whoever comes too near."""
+    shoot = shoots(lambda f: f.strength, waits=False)(spec)
+
+    def rule(obs: Array, avail_actions: Array, seat: Array, key: Array) -> Array:
+        front = _front(spec, obs)
+        # Enemies weigh by how near they are; a step is judged by how far it leads away from them.
+        weight = jnp.where(front.seen, 1.0 / jnp.maximum(front.far, 0.05) ** 2, 0.0)
+        danger = (weight[:, None] * front.enemies[:, 2:4]).sum(0)
+        flee = front.far.min(initial=jnp.inf) < TOO_NEAR / 9
+        step = _step(-(WAYS @ danger), avail_actions, key)
+        action = jnp.where(flee, step, shoot(obs, avail_actions, seat, key))
+        return jnp.where(avail_actions[0], 0, action)
+
+    return rule
+
+
+BATTLE: dict[str, Callable] = {
+    "random": _random,
+    "focus_fire": shoots(lambda f: f.strength + 0.5 * f.far),
+    "nearest_enemy": shoots(lambda f: f.far),
+    "spread_fire": shoots(lambda f: 0.1 * f.far - f.strength),
+    "kite": kite,
+}
+
+
 class RuleSplit(NamedTuple):
     """Which rules train, and which are kept for tests."""
 
@@ -173,7 +269,7 @@ class RuleSplit(NamedTuple):
     test: tuple[str, ...]
 
 
-REGISTRY: dict[str, dict[str, Callable]] = {"foraging": FORAGING, "predator_prey": PREDATOR_PREY}
+REGISTRY: dict[str, dict[str, Callable]] = {"foraging": FORAGING, "predator_prey": PREDATOR_PREY, "battle": BATTLE}
 """World → rule → the rule made for that world's sizes."""
 
 SPLITS = {

@@ -1,0 +1,116 @@
+"""Where units can stand, and how they walk around corners: rooms, and gates between rooms that overlap."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from omg.envs.battle.arms import FAR
+from omg.envs.battle.maps import SIZE
+
+
+class Corners(NamedTuple):
+    """Which units have to walk around a corner, and where it is."""
+
+    around: Bool[Array, "unit world"]
+    x: Float[Array, "unit world"]
+    y: Float[Array, "unit world"]
+
+
+class Ground:
+    """A map's rooms; without any it is open from edge to edge."""
+
+    def __init__(self, rooms: np.ndarray):
+        self.rooms = rooms
+        self.ways = ways(rooms)
+
+    @property
+    def open(self) -> bool:
+        return not len(self.rooms)
+
+    def walkable(self, x: Array, y: Array, free: np.ndarray) -> Bool[Array, "unit world"]:
+        """Whether each unit could stand there; those that are `free` cross what lies between rooms."""
+        inside = (x >= 0) & (x <= SIZE) & (y >= 0) & (y <= SIZE)
+        return inside if self.open else inside & (self.in_rooms(x, y).any(0) | free)
+
+    def in_rooms(self, x: Array, y: Array) -> Bool[Array, "room unit world"]:
+        left, bottom, right, top = (self.rooms[:, i, None, None] for i in range(4))
+        return (x >= left) & (x <= right) & (y >= bottom) & (y <= top)
+
+    def corners(self, x: Array, y: Array, to_x: Array, to_y: Array, free: np.ndarray) -> Corners | None:
+        """For everyone who has to leave its room: the gate by which the way is shortest."""
+        if not len(self.ways.gates):
+            return None
+        here, there = self.in_rooms(x, y), self.in_rooms(to_x, to_y)
+        around = ~(here & there).any(0) & here.any(0) & there.any(0) & ~free
+        best, corner_x, corner_y = jnp.full(x.shape, FAR), x, y
+        for g, (gx, gy) in enumerate(self.ways.gates):
+            out = (here & self.ways.of_room[g][:, None, None]).any(0)
+            rest = jnp.where(there, self.ways.cost[g][:, None, None], FAR).min(0)
+            length = jnp.where(out, jnp.sqrt((x - gx) ** 2 + (y - gy) ** 2) + rest, FAR)
+            better = length < best
+            best = jnp.where(better, length, best)
+            corner_x, corner_y = jnp.where(better, gx, corner_x), jnp.where(better, gy, corner_y)
+        return Corners(around, corner_x, corner_y)
+
+
+@dataclass(frozen=True)
+class Ways:
+    """How to walk from room to room: every gate leads out of one room, and costs so much to each room from there."""
+
+    gates: np.ndarray
+    """`[gate, 2]`: a point just inside the room that the gate leads to."""
+    of_room: np.ndarray
+    """`[gate, room]`: whether the gate leads out of the room."""
+    cost: np.ndarray
+    """`[gate, room]`: the way from the gate to the room."""
+
+
+def ways(rooms: np.ndarray) -> Ways:
+    n = len(rooms)
+    gates, sources, leads = [], [], []
+    for a in range(n):
+        for b in range(n):
+            if a != b and (gate := _gate(rooms[a], rooms[b])) is not None:
+                gates.append(gate)
+                sources.append(a)
+                leads.append(b)
+    if not gates:
+        return Ways(np.zeros((0, 2), np.float32), np.zeros((0, n), bool), np.zeros((0, n), np.float32))
+    places = np.array(gates, np.float32)
+    cost = np.full((len(gates), n), 1e6, np.float32)
+    for room in range(n):
+        # Dijkstra backwards: from every gate that leads into the room to those that lead to them.
+        queue = [(0.0, g) for g in range(len(gates)) if leads[g] == room]
+        while queue:
+            far, g = heapq.heappop(queue)
+            if far >= cost[g, room]:
+                continue
+            cost[g, room] = far
+            for before in range(len(gates)):
+                if leads[before] == sources[g]:
+                    way = far + float(np.hypot(*(places[g] - places[before])))
+                    heapq.heappush(queue, (way, before))
+    of_room = np.array(sources)[:, None] == np.arange(n)
+    return Ways(places, of_room, cost)
+
+
+def _gate(a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
+    """From the middle of where two rooms overlap to just beyond the first one's edge."""
+    low, high = np.maximum(a[:2], b[:2]), np.minimum(a[2:], b[2:])
+    if (high - low).min() < 0:
+        return None
+    middle = (low + high) / 2
+    for axis in (0, 1):
+        if b[2 + axis] > a[2 + axis] + 0.1:
+            middle[axis] = min(a[2 + axis] + 0.7, (a[2 + axis] + b[2 + axis]) / 2)
+            return middle
+        if b[axis] < a[axis] - 0.1:
+            middle[axis] = max(a[axis] - 0.7, (a[axis] + b[axis]) / 2)
+            return middle
+    return None
