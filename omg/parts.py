@@ -30,6 +30,7 @@ from omg.runners import TeamRunner, focal_scheme
 from omg.testing import Tester
 from omg.training import LoopSettings, TrainingLoop
 from omg.utils import checkpoints, device, vaes
+from omg.utils.logging import say
 from omg.utils.settings import UserError, choose, fill
 
 
@@ -114,6 +115,7 @@ def args_sanity_check(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[s
         "batch_size_run": loop.batch_size_run,
         "buffer_size": loop.buffer_size,
         "updates_per_iteration": loop.updates_per_iteration,
+        "buffer_gib": loop.buffer_gib,
         "length_buckets": loop.length_buckets,
         "test_nepisode": run.test_nepisode,
         "test_interval": run.test_interval,
@@ -123,7 +125,7 @@ def args_sanity_check(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[s
     }
     for key, value in positive.items():
         if value <= 0:
-            raise UserError(f"{key} is {value}; it must be 1 or more.")
+            raise UserError(f"{key} is {value}; it must be {'above 0' if key == 'buffer_gib' else '1 or more'}.")
     if run.seed < 0 or run.seed + run.seeds > 2**31:
         raise UserError(f"seed is {run.seed}; seeds go from 0 to 2147483647.")
     if loop.batch_size > loop.buffer_size:
@@ -221,14 +223,25 @@ def build(
         test_runner = make_runner(env, mac, scheme, groups, run.test_nepisode, n_seeds)
         stored, buffer_size = scheme, settings.buffer_size
     buffer = ReplayBuffer(stored, groups, buffer_size, env.spec.episode_limit + 1)
+    buffer = _small_enough(buffer, settings.buffer_gib, runner.batch_size)
     _check_memory(buffer, run.seeds)
     loop = TrainingLoop(runner, buffer, learner, settings, seeds)
-    if loop.sampled > buffer_size:
+    if loop.sampled > buffer.buffer_size:
         raise UserError(
             f"an update takes {loop.sampled} episodes ({settings.batch_size} for each seat), and the buffer holds "
-            f"{buffer_size}. Try --buffer_size={-(-loop.sampled // loop.collected) * loop.collected} or more."
+            f"{buffer.buffer_size}. Try --buffer_size={-(-loop.sampled // loop.collected) * loop.collected} or more."
         )
     return Parts(dict(config), run, env, mac, learner, loop, Tester(test_runner, loop.keys))
+
+
+def _small_enough(buffer: ReplayBuffer, gib: float, collected: int) -> ReplayBuffer:
+    """The same buffer, or as many whole collections as fit into `buffer_gib`."""
+    fits = int(gib * 2**30) // buffer.bytes_per_episode()
+    if buffer.buffer_size <= fits:
+        return buffer
+    size = max(fits // collected, 1) * collected
+    say(f"buffer_size {buffer.buffer_size} → {size}: what fits into {gib:g} GiB (buffer_gib).", "yellow")
+    return ReplayBuffer(buffer.scheme, buffer.groups, size, buffer.max_seq_length)
 
 
 def _check_memory(buffer: ReplayBuffer, seeds: int) -> None:

@@ -66,7 +66,21 @@ BUDGETS = {
     "small": Budget(120_000, 3, 50, 60_000),
     "paper": Budget(500_000, 5, 100, 200_000),
 }  # fmt: skip
-AGENTS = {"foraging": 2, "predator_prey": 3}
+
+
+class World(NamedTuple):
+    """How many agents it has, how many times the budget's steps it needs, and what else it trains with."""
+
+    agents: int
+    longer: int = 1
+    train: tuple[str, ...] = ()
+
+
+WORLDS = {
+    "foraging": World(2),
+    # One predator learns by itself what is worth something mostly in company: slowly.
+    "predator_prey": World(3, 4, ("--updates_per_iteration=8",)),
+}
 
 
 class Stage(NamedTuple):
@@ -79,7 +93,7 @@ class Stage(NamedTuple):
 
 def reproduce(world: str, budget_name: str, folder: Path, run: Run, jobs: int = 1) -> int:
     """Carries out what is missing; at the end the table and the figure are in the folder."""
-    choose(AGENTS, world, "world to reproduce")
+    choose(WORLDS, world, "world to reproduce")
     budget = _budget(budget_name)
     _same_plan(folder, {"world": world, "budget": budget_name})
     shared, methods = stages(world, budget, folder)
@@ -174,9 +188,16 @@ def stages(world: str, budget: Budget, folder: Path) -> tuple[list[Stage], list[
     ]
     methods = []
     for name in budget.methods:
-        method, home = METHODS[name], folder / name
-        settings = [*here, f"--t_max={budget.steps // AGENTS[world]}", f"--seeds={budget.seeds}", f"--run_dir={home}"]
-        settings += [*budget.train, *method.settings, "--test_interval=50000", "--save_replay_buffer=false"]
+        method, home, of_world = METHODS[name], folder / name, WORLDS[world]
+        steps = budget.steps * of_world.longer // of_world.agents
+        settings = [*here, f"--t_max={steps}", f"--seeds={budget.seeds}", f"--run_dir={home}"]
+        settings += [
+            *budget.train,
+            *of_world.train,
+            *method.settings,
+            "--test_interval=50000",
+            "--save_replay_buffer=false",
+        ]
         if name.startswith("omg"):
             settings.append("--save_replay")
         training = ["train", f"--config={method.config}", *settings]
@@ -234,5 +255,5 @@ def _read(path: Path) -> dict[str, dict[str, Estimate]]:
 
 def parse_words(words: Sequence[str]) -> str:
     if len(words) != 1:
-        raise UserError(f"reproduce takes one world: omg reproduce foraging, or {' or '.join(AGENTS)}.")
+        raise UserError(f"reproduce takes one world: omg reproduce foraging, or {' or '.join(WORLDS)}.")
     return words[0]

@@ -24,6 +24,7 @@ class LoopSettings:
     batch_size_run: int = 1
     batch_size: int = 32
     buffer_size: int = 5000
+    buffer_gib: float = 4.0
     updates_per_iteration: int = 1
     length_buckets: int = 4
 

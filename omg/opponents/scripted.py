@@ -204,7 +204,8 @@ def _front(spec: Spec, obs: Array) -> Front:
 STOP, FIRST_TARGET = 1, 6
 ABREAST = 0.4
 """Cells within which units count as standing in one line."""
-TOO_NEAR = 2.6
+SWERVE = 1.0
+TOO_NEAR = 2.4
 """Cells at which a kiting unit turns to run."""
 WAYS = jnp.array([[0.0, 1.0], [0.0, -1.0], [1.0, 0.0], [-1.0, 0.0]])
 """North, south, east, west: actions 2 to 5."""
@@ -246,7 +247,9 @@ def kite(spec: Spec):
         weight = jnp.where(front.seen, 1.0 / jnp.maximum(front.far, 0.05) ** 2, 0.0)
         danger = (weight[:, None] * front.enemies[:, 2:4]).sum(0)
         flee = front.far.min(initial=jnp.inf) < TOO_NEAR / 9
-        step = _step(-(WAYS @ danger), avail_actions, key)
+        # A little to one side as well: running in a circle does not end in a corner.
+        away = -danger + SWERVE * jnp.array([-danger[1], danger[0]])
+        step = _step(WAYS @ away, avail_actions, key)
         action = jnp.where(flee, step, shoot(obs, avail_actions, seat, key))
         return jnp.where(avail_actions[0], 0, action)
 

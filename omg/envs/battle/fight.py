@@ -22,6 +22,8 @@ SHIELD_WAIT = 7.1 * LOOPS_PER_SECOND
 HEALING = 12.6 / LOOPS_PER_SECOND
 ENERGY_PER_HEALTH = 0.33
 ENERGY_REGENERATION = 0.7875 / LOOPS_PER_SECOND
+STIFFNESS = 0.4
+"""How much of an overlap is undone in a loop; with more, a crowd flies apart."""
 
 
 class Fight(NamedTuple):
@@ -101,6 +103,7 @@ class Rules:
         self.seen_by_enemy = np.swapaxes(self.enemy_arms.can_hit, 0, 1)
         self.enemy_scan2 = np.swapaxes(self.enemy_arms.scan2, 0, 1)
         self.goal = allies.start.mean(0)
+        self.camp2 = float((size[self.n :] ** 2).sum())
         self.ground = Ground(battle_map.rooms)
 
     def _pushing(self, units) -> None:
@@ -111,8 +114,10 @@ class Rules:
         heavy = np.array([u.speed == 0 for u in units])
         share = np.where(heavy[None, :], 1.0, 0.5) * ~heavy[:, None]
         self.touch2 = (size**2)[..., None].astype(np.float32)
-        # Half the overlap each, without a square root: (R² - d²) / 4R² of the way between the centres.
-        self.push = (same * share / (2 * size**2))[..., None].astype(np.float32)
+        # Of the overlap about half each, without a square root: (R² - d²) / 2d² of the way between the centres.
+        self.push = (STIFFNESS * same * share / 2)[..., None].astype(np.float32)
+        # Two in the very same place part along the order of units.
+        self.nudge = 1e-4 * np.arange(n, dtype=np.float32)[:, None]
 
     # --- parts of a loop
 
@@ -180,12 +185,15 @@ class Rules:
         attack, after, chases = one_hot(aims.ours, self.m), one_hot(aims.theirs, n), aims.theirs >= 0
         to_x = jnp.where(chases, (after * fight.x[:n]).sum(1), self.goal[0])
         to_y = jnp.where(chases, (after * fight.y[:n]).sum(1), self.goal[1])
+        # Who has come to where the allies began, and sees nobody, stays.
+        arrived = ~chases & ((to_x - fight.x[n:]) ** 2 + (to_y - fight.y[n:]) ** 2 < self.camp2)
         if orders.corners is not None:
             to_x = jnp.where(orders.corners.around, orders.corners.x, to_x)
             to_y = jnp.where(orders.corners.around, orders.corners.y, to_y)
         go_x = jnp.concatenate([(attack * fight.x[n:]).sum(1), to_x]) - fight.x
         go_y = jnp.concatenate([(attack * fight.y[n:]).sum(1), to_y]) - fight.y
-        health, energy, stands = hurt.health, fight.energy, aims.stands
+        health, energy = hurt.health, fight.energy
+        stands = aims.stands | jnp.concatenate([jnp.zeros_like(aims.ours, bool), arrived])
         if self.healer.any():
             health, energy, stands, go_x, go_y = self._heal(fight, orders, health, stands, go_x, go_y)
         scale = jnp.where(stands, 0.0, jax.lax.rsqrt(jnp.maximum(go_x**2 + go_y**2, self.speed**2 + 1e-9)))
@@ -194,16 +202,18 @@ class Rules:
         return Going((go_x * scale + walk_x) * self.speed, (go_y * scale + walk_y) * self.speed, health, energy)
 
     def _move(self, fight: Fight, going: Going, alive: Array) -> tuple[Array, Array]:
-        """A step each, and a push out of everybody they overlap with; nobody leaves the ground."""
-        x = jnp.where(alive, fight.x + going.step_x, fight.x)
-        y = jnp.where(alive, fight.y + going.step_y, fight.y)
+        """A push out of whom they overlap with, and a step past them, not into them; nobody leaves the ground."""
         # The dead are far away from everybody: they push nobody.
-        at_x = jnp.where(alive, x, FAR)
-        dx, dy = at_x[None] - x[:, None], y[None] - y[:, None]
-        weight = jnp.maximum(self.touch2 - (dx**2 + dy**2), 0.0) * self.push
-        x = jnp.where(alive, x - (weight * dx).sum(1), x)
-        y = jnp.where(alive, y - (weight * dy).sum(1), y)
-        x, y = jnp.clip(x, 0.0, SIZE), jnp.clip(y, 0.0, SIZE)
+        at_x = jnp.where(alive, fight.x, FAR) + self.nudge
+        dx, dy = at_x[None] - (fight.x + self.nudge)[:, None], fight.y[None] - fight.y[:, None]
+        d2 = dx**2 + dy**2
+        weight = jnp.maximum(self.touch2 - d2, 0.0) * self.push / (d2 + 0.1 * self.touch2)
+        push_x, push_y = -(weight * dx).sum(1), -(weight * dy).sum(1)
+        against = jnp.minimum(push_x * going.step_x + push_y * going.step_y, 0.0)
+        against = against / jnp.maximum(push_x**2 + push_y**2, 1e-9)
+        x = jnp.where(alive, fight.x + going.step_x + (1 - against) * push_x, fight.x)
+        y = jnp.where(alive, fight.y + going.step_y + (1 - against) * push_y, fight.y)
+        x, y = (jnp.clip(place, self.radius, SIZE - self.radius) for place in (x, y))
         if self.ground.open:
             return x, y
         free, along_x, along_y = self.walkable(x, y), self.walkable(x, fight.y), self.walkable(fight.x, y)

@@ -1,0 +1,108 @@
+"""All of SMAC's maps have SMAC's sizes, and a map of one's own gets a clear answer."""
+
+import pytest
+import yaml
+
+from omg.envs import make
+from omg.envs.battle.maps import map_names
+from omg.utils.settings import UserError
+
+# map: agents, enemies, actions, episode limit, observation, state
+SIZES = {
+    "3m": (3, 3, 9, 60, 30, 48),
+    "8m": (8, 8, 14, 120, 80, 168),
+    "25m": (25, 25, 31, 150, 250, 950),
+    "5m_vs_6m": (5, 6, 12, 70, 55, 98),
+    "8m_vs_9m": (8, 9, 15, 120, 85, 179),
+    "10m_vs_11m": (10, 11, 17, 150, 105, 243),
+    "27m_vs_30m": (27, 30, 36, 180, 285, 1170),
+    "MMM": (10, 10, 16, 150, 160, 290),
+    "MMM2": (10, 12, 18, 180, 176, 322),
+    "2s3z": (5, 5, 11, 120, 80, 120),
+    "3s5z": (8, 8, 14, 150, 128, 216),
+    "3s5z_vs_3s6z": (8, 9, 15, 170, 136, 230),
+    "3s_vs_3z": (3, 3, 9, 150, 36, 54),
+    "3s_vs_4z": (3, 4, 10, 200, 42, 61),
+    "3s_vs_5z": (3, 5, 11, 250, 48, 68),
+    "1c3s5z": (9, 9, 15, 180, 162, 270),
+    "2m_vs_1z": (2, 1, 7, 150, 16, 26),
+    "corridor": (6, 24, 30, 400, 156, 282),
+    "6h_vs_8z": (6, 8, 14, 150, 78, 140),
+    "2s_vs_1sc": (2, 1, 7, 300, 17, 27),
+    "so_many_baneling": (7, 32, 38, 100, 202, 397),
+    "bane_vs_bane": (24, 24, 30, 200, 336, 984),
+    "2c_vs_64zg": (2, 64, 70, 400, 332, 342),
+}
+
+
+def test_every_map_is_there():
+    assert sorted(map_names()) == sorted(SIZES)
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_map_has_smacs_sizes(name):
+    world = make("battle", map_name=name)
+    spec = world.spec
+    sizes = (spec.n_agents, len(world.map.enemies), spec.n_actions, spec.episode_limit, spec.obs_size, spec.state_size)
+    assert sizes == SIZES[name]
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_everybody_starts_on_ground_and_apart(name):
+    world = make("battle", map_name=name)
+    import numpy as np
+
+    places = np.concatenate([world.map.allies.start, world.map.enemies.start])
+    assert np.asarray(world.rules.walkable(places[:, :1], places[:, 1:])).all()
+    size = world.rules.radius + world.rules.radius.T
+    far = np.sqrt(((places[:, None] - places[None]) ** 2).sum(-1)) + np.eye(len(places)) * 99
+    assert (far >= size).all()
+
+
+def write(path, content):
+    path.write_text(content if isinstance(content, str) else yaml.safe_dump(content))
+    return str(path)
+
+
+GOOD = {
+    "allies": {"marine": 1},
+    "enemies": {"ogre": 1},
+    "episode_limit": 10,
+    "start": [
+        {"side": "ally", "at": [8, 8], "units": {"marine": 1}},
+        {"side": "enemy", "at": [9, 9], "units": {"ogre": 1}},
+    ],
+}
+OGRE = {"hp": 10, "size": 1, "speed": 1, "damage": 2}
+
+
+def test_maps_and_units_of_ones_own(tmp_path):
+    path = write(tmp_path / "m.yaml", {"maps": {"mine": GOOD}, "units": {"ogre": OGRE}})
+    world = make("battle", map_name="mine", map_file=path)
+    assert (world.spec.n_agents, world.spec.n_actions, world.spec.episode_limit) == (1, 7, 10)
+
+
+BAD = {
+    "no such map": ({}, "3s_vs_6z", "Did you mean"),
+    "no such unit": ({"maps": {"mine": GOOD}}, "mine", "ogre"),
+    "unit without hp": ({"maps": {"mine": GOOD}, "units": {"ogre": {"size": 1, "speed": 1}}}, "mine", "hp"),
+    "unit with a typo": ({"maps": {"mine": GOOD}, "units": {"ogre": {**OGRE, "armour": 1}}}, "mine", "armor"),
+    "too few": ({"maps": {"mine": {**GOOD, "allies": {"marine": 2}}}, "units": {"ogre": OGRE}}, "mine", "start groups"),
+    "no limit": ({"maps": {"mine": {**GOOD, "episode_limit": 0}}, "units": {"ogre": OGRE}}, "mine", "1 or more"),
+    "no enemies": ({"maps": {"mine": {k: GOOD[k] for k in ("allies", "start")}}}, "mine", "enemies"),
+    "another key": ({"maps": {"mine": {**GOOD, "walls": []}}, "units": {"ogre": OGRE}}, "mine", "rooms"),
+    "other top": ({"map": {}}, "mine", "maps and units"),
+    "not yaml": ("{", "mine", "not YAML"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_map_gets_a_sentence(case, tmp_path):
+    content, name, says = BAD[case]
+    with pytest.raises(UserError, match=says):
+        make("battle", map_name=name, map_file=write(tmp_path / "m.yaml", content))
+
+
+def test_a_map_file_that_is_not_there():
+    with pytest.raises(UserError, match="cannot read"):
+        make("battle", map_file="nowhere.yaml")
