@@ -15,6 +15,8 @@ from omg.controllers import REGISTRY as mac_REGISTRY
 from omg.controllers import BasicMAC
 from omg.envs import REGISTRY as env_REGISTRY
 from omg.envs import MultiAgentEnv, Spec
+from omg.envs.host import HostWorld
+from omg.host_training import HostLoop, HostTester
 from omg.learners import REGISTRY as le_REGISTRY
 from omg.learners import Learner
 from omg.learners.am_learner import VAESettings
@@ -26,7 +28,8 @@ from omg.modules.vae import VAE
 from omg.opponents.pool import Kind, PoolSettings
 from omg.opponents.seating import SeatingSettings, seat
 from omg.runners import REGISTRY as r_REGISTRY
-from omg.runners import TeamRunner, focal_scheme
+from omg.runners import HostRunner, TeamRunner, focal_scheme
+from omg.runners.workers import Recipe
 from omg.testing import Tester
 from omg.training import LoopSettings, TrainingLoop
 from omg.utils import checkpoints, device, vaes
@@ -42,6 +45,7 @@ class RunSettings:
     env: str = "foraging"
     env_args: dict | None = None
     runner: str = "vector"
+    worker_timeout: float = 120.0
     mac: str = "basic_mac"
     learner: str = "q_learner"
     seed: int = 1
@@ -185,11 +189,15 @@ def build(
     """Every part by its name. What does not fit together, or into memory, is refused here."""
     run, settings = fill(RunSettings, config), fill(LoopSettings, config)
     model = choose(am_REGISTRY, config.get("am_model", "none_am"), "am_model")
-    make_runner = choose(r_REGISTRY, run.runner, "runner")
+    make_runner: Any = choose(r_REGISTRY, run.runner, "runner")
     env = choose(env_REGISTRY, run.env, "world")(run.env_args or {})
     make_learner = choose(le_REGISTRY, run.learner, "learner")
     fill(make_learner.Settings, config)
     among_others = run.mac == "multi_module_mac"
+    if isinstance(env, HostWorld) and not issubclass(make_runner, HostRunner):
+        raise UserError(f"{run.env} runs outside the compiled program: set --runner=episode or --runner=parallel.")
+    if among_others and issubclass(make_runner, HostRunner):
+        raise UserError(f"one agent among others plays compiled worlds only: runner must be vector, not {run.runner}.")
     if among_others:
         algorithms = list(configuration.available("algs"))
         seating = seat(config, env.spec, algorithms, stand_ins.kinds if stand_ins else None)
@@ -218,6 +226,12 @@ def build(
         test_runner: Any = TeamRunner.of_everyone(env, mac, *seating, scheme, groups, run.test_nepisode, n_seeds)
         stored = scheme | focal_scheme(mac)
         buffer_size = max(settings.buffer_size // runner.batch_size, 1) * runner.batch_size
+    elif issubclass(make_runner, HostRunner):
+        if n_seeds is not None:
+            raise UserError(f"runner: {run.runner} plays one seed at a time: set --seeds=1.")
+        recipe = Recipe(run.env, dict(run.env_args or {}), run.seed)
+        runner = make_runner(env, mac, scheme, groups, settings.batch_size_run, recipe, run.worker_timeout)
+        test_runner, stored, buffer_size = runner, scheme, settings.buffer_size
     else:
         runner = make_runner(env, mac, scheme, groups, settings.batch_size_run, n_seeds)
         test_runner = make_runner(env, mac, scheme, groups, run.test_nepisode, n_seeds)
@@ -225,13 +239,15 @@ def build(
     buffer = ReplayBuffer(stored, groups, buffer_size, env.spec.episode_limit + 1)
     buffer = _small_enough(buffer, settings.buffer_gib, runner.batch_size)
     _check_memory(buffer, run.seeds)
-    loop = TrainingLoop(runner, buffer, learner, settings, seeds)
+    host = isinstance(runner, HostRunner)
+    loop = (HostLoop if host else TrainingLoop)(runner, buffer, learner, settings, seeds)
     if loop.sampled > buffer.buffer_size:
         raise UserError(
             f"an update takes {loop.sampled} episodes ({settings.batch_size} for each seat), and the buffer holds "
             f"{buffer.buffer_size}. Try --buffer_size={-(-loop.sampled // loop.collected) * loop.collected} or more."
         )
-    return Parts(dict(config), run, env, mac, learner, loop, Tester(test_runner, loop.keys))
+    tester: Any = HostTester(runner, loop.keys, run.test_nepisode) if host else Tester(test_runner, loop.keys)
+    return Parts(dict(config), run, env, mac, learner, loop, tester)
 
 
 def _small_enough(buffer: ReplayBuffer, gib: float, collected: int) -> ReplayBuffer:

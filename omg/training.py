@@ -13,7 +13,7 @@ from jaxtyping import Array, Int
 
 from omg.components.episode_buffer import EpisodeBatch, ReplayBuffer
 from omg.learners.base import Learner, LearnerState, Metrics
-from omg.runners import EpisodeStats, TeamRunner, VectorRunner
+from omg.runners import EpisodeStats, HostRunner, TeamRunner, VectorRunner
 
 T_ENV_MAX = 2**31 - 1
 """Where the compiled step counter stops counting: schedules are long over by then, and the caller's goes on."""
@@ -52,7 +52,7 @@ class TrainingLoop:
 
     def __init__(
         self,
-        runner: VectorRunner | TeamRunner,
+        runner: VectorRunner | TeamRunner | HostRunner,
         buffer: ReplayBuffer,
         learner: Learner,
         settings: LoopSettings,
@@ -101,6 +101,13 @@ class TrainingLoop:
 
         acting = self.learner.acting(state.learner)
         batch, stats = self.runner.run(acting, state.t_env, k_play, test_mode=False, policies=policies, number=number)
+        assert batch is not None
+        return self._absorb(state, batch, stats, episode, k_sample)
+
+    def _absorb(
+        self, state: TrainState, batch: EpisodeBatch, stats: EpisodeStats, episode: Array, k_sample: Array
+    ) -> tuple[TrainState, Totals]:
+        """Keeps what was played, and learns."""
         insert = self.each(self.buffer.insert_episode_batch, in_axes=(0, 0, None))
         replay = insert(state.replay, batch, episode)
         steps = stats.lengths.sum(-1)
@@ -175,7 +182,7 @@ class TrainingLoop:
         )
 
 
-def total_return(runner: VectorRunner | TeamRunner, stats: EpisodeStats) -> Array:
+def total_return(runner: VectorRunner | TeamRunner | HostRunner, stats: EpisodeStats) -> Array:
     """The team's return of each episode: rewards combine linearly, so the returns combine as they do."""
     return runner.env.spec.team_reward(stats.agent_returns)
 

@@ -39,17 +39,31 @@ def _battle(env_args: Mapping[str, Any]) -> MultiAgentEnv:
     return Battle(fill_exactly(BattleSettings, env_args, "env_args."))
 
 
+def _sc2(env_args: Mapping[str, Any]) -> MultiAgentEnv:
+    from omg.envs.host import HostWorld
+
+    return HostWorld(env_args)
+
+
 REGISTRY: dict[str, Callable[[Mapping[str, Any]], MultiAgentEnv]] = {
     "foraging": _foraging,
     "predator_prey": _predator_prey,
     "matrix_game": _matrix_game,
     "jaxmarl": _jaxmarl,
     "battle": _battle,
+    "sc2": _sc2,
 }
+
+
+def to_smac(world: str, /, seed: int = 0, **env_args: Any) -> Any:
+    """A world of ours behind SMAC's interface: `to_smac("battle", map_name="8m")` in place of `StarCraft2Env`."""
+    from omg.envs.smac_interface import SMACInterface
+
+    return SMACInterface(make(world, **env_args), seed)
 
 
 def make(world: str, /, **env_args: Any) -> MultiAgentEnv:
     return choose(REGISTRY, world, "world")(env_args)
 
 
-__all__ = ["REGISTRY", "MultiAgentEnv", "Spec", "Timestep", "make"]
+__all__ = ["REGISTRY", "MultiAgentEnv", "Spec", "Timestep", "make", "to_smac"]

@@ -1,0 +1,144 @@
+"""A world in a process of its own: asked over a pipe, replaced when it dies or hangs."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import signal
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from omg.envs.host import open_world
+
+
+class Recipe(NamedTuple):
+    """What a process needs to make the world by itself."""
+
+    env: str
+    env_args: Mapping[str, Any]
+    seed: int
+
+
+class Shown(NamedTuple):
+    """What a world shows: at the start of a game, or after a step (with what the step brought)."""
+
+    obs: np.ndarray
+    state: np.ndarray
+    avail_actions: np.ndarray
+    alive: np.ndarray
+    reward: np.ndarray
+    over: bool = False
+    terminated: bool = False
+    info: Mapping[str, float] = {}
+
+
+class WorldLost(Exception):
+    """A world that died, hung or raised an error in the middle of a game."""
+
+
+class LocalWorld:
+    """A world in this process."""
+
+    def __init__(self, recipe: Recipe):
+        self.world = open_world(*recipe)
+        self.answer: Shown | None = None
+
+    def ask(self, actions: np.ndarray | None, key: np.ndarray | None = None) -> None:
+        """A new game (without actions), or one step."""
+        self.answer = reset(self.world, key) if actions is None else step(self.world, actions)
+
+    def hear(self) -> Shown:
+        assert self.answer is not None
+        return self.answer
+
+    def close(self) -> None:
+        self.world.close()
+
+
+class RemoteWorld:
+    """The same in another process."""
+
+    def __init__(self, recipe: Recipe, timeout: float):
+        self.recipe, self.timeout = recipe, timeout
+        self._start()
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=serve, args=(theirs, self.recipe), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def ask(self, actions: np.ndarray | None, key: np.ndarray | None = None) -> None:
+        # A pipe to a process that is gone: its silence is heard later.
+        with contextlib.suppress(BrokenPipeError, OSError):
+            self.pipe.send((actions, key))
+
+    def hear(self) -> Shown:
+        try:
+            if not self.pipe.poll(self.timeout):
+                raise WorldLost(f"no answer for {self.timeout:g} seconds")
+            answer = self.pipe.recv()
+        except (EOFError, OSError) as error:
+            self.process.join(5)
+            raise WorldLost(f"its process ended (exit code {self.process.exitcode})") from error
+        if isinstance(answer, str):
+            raise WorldLost(answer)
+        return answer
+
+    def replace(self) -> None:
+        self.close()
+        self._start()
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.join()
+        self.pipe.close()
+
+
+def serve(pipe: Any, recipe: Recipe) -> None:
+    """The other process: answers until nobody asks any more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    jax.config.update("jax_platforms", "cpu")
+    world = None
+    while True:
+        try:
+            actions, key = pipe.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            world = world or open_world(*recipe)
+            pipe.send(reset(world, key) if actions is None else step(world, actions))
+        except Exception as error:  # whatever a world raises is the other side's to count and to tell
+            pipe.send(f"{type(error).__name__}: {error}")
+
+
+def reset(world: Any, key: np.ndarray | None) -> Shown:
+    """A new game. Worlds of ours play the game of a key; SMAC plays its next."""
+    if hasattr(world, "get_alive") and key is not None:
+        world.reset(jax.random.wrap_key_data(jnp.asarray(key)))
+    else:
+        world.reset()
+    n = world.get_env_info()["n_agents"]
+    return show(world, np.zeros(n, np.float32), False, {})
+
+
+def step(world: Any, actions: np.ndarray) -> Shown:
+    reward, over, info = world.step(actions.tolist())
+    n = len(actions)
+    rewards = np.asarray(info.get("agent_rewards", np.full(n, reward)), np.float32)
+    return show(world, rewards, bool(over), info)
+
+
+def show(world: Any, reward: np.ndarray, over: bool, info: Mapping[str, Any]) -> Shown:
+    available = np.asarray(world.get_avail_actions(), bool)
+    # In SMAC only the dead have nothing to choose but no-op.
+    alive = world.get_alive() if hasattr(world, "get_alive") else available[:, 1:].any(-1)
+    numbers = {k: float(v) for k, v in info.items() if np.ndim(v) == 0 and k != "episode_limit"}
+    in_time = over and not info.get("episode_limit", False)
+    obs, state = np.asarray(world.get_obs(), np.float32), np.asarray(world.get_state(), np.float32)
+    return Shown(obs, state, available, np.asarray(alive, bool), reward, over, in_time, numbers)

@@ -1,0 +1,185 @@
+"""Worlds in Python: the same games as compiled ones, and workers that are killed in the middle of them."""
+
+import os
+import signal
+import threading
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from omg.components.episode_buffer import make_scheme
+from omg.controllers import BasicMAC
+from omg.envs import make, to_smac
+from omg.parts import build
+from omg.runners import REGISTRY, HostRunner, VectorRunner
+from omg.runners.workers import Recipe, RemoteWorld, WorldLost
+from omg.utils.settings import UserError
+from tests.helpers import configuration
+
+MAP = {"map_name": "3m", "episode_limit": 25}
+
+
+@pytest.fixture(scope="module")
+def soldiers():
+    world = make("battle", **MAP)
+    mac = BasicMAC(world.spec, {"rnn_hidden_dim": 16})
+    return world, mac, mac.init_agent(jax.random.key(1))
+
+
+def host(name: str, world, mac, worlds: int, timeout: float = 60.0) -> HostRunner:
+    return REGISTRY[name](world, mac, *make_scheme(world.spec), worlds, Recipe("battle", MAP, 1), timeout)
+
+
+@pytest.fixture(scope="module")
+def compiled(soldiers):
+    world, mac, agent = soldiers
+    runner = VectorRunner(world, mac, *make_scheme(world.spec), 2)
+    play = jax.jit(lambda key: runner.run(agent, jnp.int32(0), key, True))
+    return play
+
+
+def same(batch, stats, other, others) -> None:
+    np.testing.assert_array_equal(stats.lengths, others.lengths)
+    for name, value in batch.data.items():
+        if value.dtype in (jnp.float32, jnp.float16):
+            tolerance = 1e-5 if value.dtype == jnp.float32 else 1e-3
+            np.testing.assert_allclose(
+                value.astype(jnp.float32), other[name].astype(jnp.float32), atol=tolerance, err_msg=name
+            )
+        else:
+            np.testing.assert_array_equal(value, other[name], err_msg=name)
+    np.testing.assert_allclose(stats.agent_returns, others.agent_returns, atol=1e-4)
+    for name, value in stats.info.items():
+        np.testing.assert_array_equal(value, others.info[name], err_msg=name)
+
+
+def test_parallel_worlds_play_the_games_of_the_compiled_runner(soldiers, compiled):
+    world, mac, agent = soldiers
+    runner = host("parallel", world, mac, 2)
+    try:
+        for seed in range(3):
+            same(*compiled(jax.random.key(seed)), *runner.run(agent, jnp.int32(0), jax.random.key(seed), True))
+        assert runner.dropped == 0
+    finally:
+        runner.close()
+
+
+def test_one_world_in_python_plays_them_too(soldiers):
+    world, mac, agent = soldiers
+    runner = host("episode", world, mac, 1)
+    alone = VectorRunner(world, mac, *make_scheme(world.spec), 1)
+    play = jax.jit(lambda key: alone.run(agent, jnp.int32(0), key, True))
+    for seed in range(3):
+        same(*play(jax.random.key(seed)), *runner.run(agent, jnp.int32(0), jax.random.key(seed), True))
+
+
+def test_one_world_means_one(soldiers):
+    world, mac, _ = soldiers
+    with pytest.raises(UserError, match="batch_size_run=1"):
+        host("episode", world, mac, 2)
+
+
+def test_smacs_interface():
+    world = to_smac("battle", seed=3, map_name="3m")
+    info = world.get_env_info()
+    assert info == {"state_shape": 48, "obs_shape": 30, "n_actions": 9, "n_agents": 3, "episode_limit": 60}
+    obs, state = world.reset()
+    assert [o.shape for o in obs] == [(30,)] * 3
+    assert state.shape == (48,)
+    over, total, steps = False, 0.0, 0
+    while not over:
+        actions = [max(a for a, ok in enumerate(world.get_avail_agent_actions(i)) if ok) for i in range(3)]
+        reward, over, extra = world.step(actions)
+        total, steps = total + reward, steps + 1
+    assert extra["battle_won"] in (0.0, 1.0)
+    assert 0 <= total <= 20.001
+    assert steps <= 60
+    first = world.reset()[1]
+    world.seed(3)
+    np.testing.assert_array_equal(world.reset()[1], state)
+    assert not np.array_equal(first, state)
+
+
+def killer(runner: HostRunner, times: int, done: threading.Event) -> int:
+    killed = 0
+    rng = np.random.default_rng(0)
+    while killed < times and not done.is_set():
+        time.sleep(0.4)
+        process = runner.worlds[int(rng.integers(len(runner.worlds)))].process
+        if process.is_alive():
+            os.kill(process.pid, signal.SIGKILL)
+            killed += 1
+    return killed
+
+
+def test_workers_killed_in_the_middle_of_games(soldiers):
+    """Again and again: every batch is whole all the same, and steps are those of the games in it."""
+    config = configuration(
+        "iql", "battle", runner="parallel", batch_size_run=2, batch_size=4, buffer_size=16, rnn_hidden_dim=16,
+        t_max=500, test_nepisode=2, length_buckets=1, env_args__map_name="3m", env_args__episode_limit=25,
+    )  # fmt: skip
+    parts = build(config)
+    runner = parts.loop.runner
+    done = threading.Event()
+    thread = threading.Thread(target=killer, args=(runner, 4, done))
+    try:
+        state, episode, steps = parts.loop.init(), 0, 0
+        parts.loop.run(parts.loop.init(), 0, 1)
+        thread.start()
+        while thread.is_alive() or episode < 12:
+            state, totals = parts.loop.run(state, episode, 1)
+            episode += parts.loop.collected
+            steps += int(totals.steps)
+        assert runner.dropped >= 3
+        assert int(state.t_env) == steps
+        kept = min(episode, 16)
+        filled, ended = np.asarray(state.replay["filled"])[:kept], np.asarray(state.replay["terminated"])[:kept]
+        assert filled[:, 0].all(), "every episode in the buffer has been played"
+        lengths = filled.sum(1)
+        assert (filled == (np.arange(filled.shape[1]) < lengths[:, None])).all(), "without a gap"
+        last = ended[np.arange(kept), lengths - 1]
+        assert (last | (lengths == 25)).all(), "to its end"
+        assert (ended.sum(1) <= 1).all()
+        for value in jax.tree.leaves(state.replay.data):
+            assert np.isfinite(np.asarray(value, np.float32)).all()
+    finally:
+        done.set()
+        thread.join()
+        runner.close()
+
+
+def test_a_world_that_always_fails_ends_the_run_with_the_reason(soldiers):
+    world, mac, agent = soldiers
+    runner = REGISTRY["parallel"](world, mac, *make_scheme(world.spec), 1, Recipe("sc2", {}, 1), 60.0)
+    with pytest.raises(UserError, match="every world keeps failing.*StarCraft"):
+        runner.run(agent, jnp.int32(0), jax.random.key(0), True)
+
+
+def test_a_world_that_hangs_is_given_up():
+    world = RemoteWorld(Recipe("battle", MAP, 1), timeout=0.01)
+    world.ask(None)
+    with pytest.raises(WorldLost, match="no answer"):
+        world.hear()
+    world.close()
+
+
+BAD = {
+    "seeds": (dict(runner="parallel", seeds=2), "one seed at a time"),
+    "among others": (dict(runner="episode", pool="x"), "compiled worlds only"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_host_runners_do_not_do(case):
+    updates, says = BAD[case]
+    with pytest.raises(UserError, match=says):
+        build(configuration("iql", "battle", **updates))
+
+
+@pytest.mark.parametrize("name", ["sc2", "sc2_beta"])
+def test_without_starcraft_there_is_a_sentence(name):
+    with pytest.raises(UserError, match="SC2PATH"):
+        build(configuration("qmix", name))
