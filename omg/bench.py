@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from omg.envs import MultiAgentEnv, make
+from omg.envs.host import HostWorld
 from omg.opponents.pool import throw_away
 from omg.parts import Parts, StandIns, args_sanity_check, build
 from omg.utils import device, vaes
@@ -18,8 +19,6 @@ from omg.utils.logging import say, show
 
 SECONDS = 6.0
 """How long each measurement lasts at least."""
-WORLDS = 256
-"""Worlds side by side when the world alone is measured; more where training uses more."""
 AHEAD = 16
 """Every how many steps a world has a new start ready."""
 
@@ -49,7 +48,7 @@ def stand_ins(config: Mapping[str, Any]) -> StandIns | None:
 
 def measure(parts: Parts) -> dict[str, Any]:
     settings = parts.loop.settings
-    worlds = max(WORLDS, settings.batch_size_run)
+    worlds = max(parts.settings.bench_worlds, settings.batch_size_run)
     return {
         "config": parts.settings.name,
         "env": parts.spec.name,
@@ -60,7 +59,7 @@ def measure(parts: Parts) -> dict[str, Any]:
         "seeds": parts.settings.seeds,
         **measure_training(parts),
         "env_worlds": worlds,
-        "env_steps_per_second_env": measure_world(parts.env, worlds),
+        "env_steps_per_second_env": None if isinstance(parts.env, HostWorld) else measure_world(parts.env, worlds),
         "replay_bytes_per_episode": parts.loop.buffer.bytes_per_episode(),
     }
 

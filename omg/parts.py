@@ -46,6 +46,7 @@ class RunSettings:
     env_args: dict | None = None
     runner: str = "vector"
     worker_timeout: float = 120.0
+    bench_worlds: int = 256
     mac: str = "basic_mac"
     learner: str = "q_learner"
     seed: int = 1
@@ -120,16 +121,18 @@ def args_sanity_check(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[s
         "buffer_size": loop.buffer_size,
         "updates_per_iteration": loop.updates_per_iteration,
         "buffer_gib": loop.buffer_gib,
+        "worker_timeout": run.worker_timeout,
         "length_buckets": loop.length_buckets,
         "test_nepisode": run.test_nepisode,
         "test_interval": run.test_interval,
         "log_interval": run.log_interval,
         "save_model_interval": run.save_model_interval,
         "keep_checkpoints": run.keep_checkpoints,
+        "bench_worlds": run.bench_worlds,
     }
     for key, value in positive.items():
         if value <= 0:
-            raise UserError(f"{key} is {value}; it must be {'above 0' if key == 'buffer_gib' else '1 or more'}.")
+            raise UserError(f"{key} is {value}; it must be {'above 0' if isinstance(value, float) else '1 or more'}.")
     if run.seed < 0 or run.seed + run.seeds > 2**31:
         raise UserError(f"seed is {run.seed}; seeds go from 0 to 2147483647.")
     if loop.batch_size > loop.buffer_size:

@@ -21,6 +21,7 @@ from omg.evaluation.figures import learning_curve
 from omg.evaluation.metrics import over_seeds, summarise
 from omg.loading import check_seeds, load_agent, load_parts, saved
 from omg.parts import Parts, RunSettings, args_sanity_check, build
+from omg.runners import HostRunner
 from omg.training import T_ENV_MAX, Totals, TrainState
 from omg.utils import checkpoints, device
 from omg.utils.interrupts import Interrupts
@@ -266,6 +267,8 @@ class Training:
             "wall_seconds": counters.wall_seconds,
             "device": device.describe(),
         }
+        if isinstance(self.parts.loop.runner, HostRunner):
+            summary["dropped_episodes"] = self.parts.loop.runner.dropped
         if run.seeds > 1:
             summary["seeds"] = [{"seed": s, **e} for s, e in zip(self.parts.seeds, self.each_latest, strict=True)]
         return summary

@@ -55,8 +55,8 @@ REGISTRY: dict[str, Callable[[Mapping[str, Any]], MultiAgentEnv]] = {
 }
 
 
-def to_smac(world: str, /, seed: int = 0, **env_args: Any) -> Any:
-    """A world of ours behind SMAC's interface: `to_smac("battle", map_name="8m")` in place of `StarCraft2Env`."""
+def to_smac(world: str, seed: int = 0, /, **env_args: Any) -> Any:
+    """A world of ours behind SMAC's interface: `to_smac("battle", 1, map_name="8m")` in place of `StarCraft2Env`."""
     from omg.envs.smac_interface import SMACInterface
 
     return SMACInterface(make(world, **env_args), seed)

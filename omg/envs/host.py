@@ -1,4 +1,4 @@
-"""Worlds that run in Python, outside the compiled program: SMAC itself, and any of ours through SMAC's interface."""
+"""SMAC itself: StarCraft II in Python, outside the compiled program."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from omg.envs.multiagentenv import MultiAgentEnv, Spec
-from omg.envs.smac_interface import SMACInterface
 from omg.utils.settings import UserError
 
 SMAC_INFO = ("battle_won", "dead_allies", "dead_enemies")
@@ -34,12 +33,3 @@ def open_sc2(env_args: Mapping[str, Any], seed: int) -> Any:
     except ImportError as error:
         raise UserError(INSTALL) from error
     return StarCraft2Env(**env_args, seed=seed)
-
-
-def open_world(env: str, env_args: Mapping[str, Any], seed: int) -> Any:
-    """A world with SMAC's methods, by the name and settings of its configuration."""
-    if env == "sc2":
-        return open_sc2(env_args, seed)
-    from omg.envs import make
-
-    return SMACInterface(make(env, **env_args), seed)

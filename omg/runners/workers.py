@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from omg.envs.host import open_world
+from omg.envs import to_smac
+from omg.envs.host import open_sc2
 
 
 class Recipe(NamedTuple):
@@ -40,11 +41,18 @@ class WorldLost(Exception):
     """A world that died, hung or raised an error in the middle of a game."""
 
 
+def open_world(recipe: Recipe) -> Any:
+    """A world with SMAC's methods: SMAC's own, or one of ours behind its interface."""
+    if recipe.env == "sc2":
+        return open_sc2(recipe.env_args, recipe.seed)
+    return to_smac(recipe.env, recipe.seed, **recipe.env_args)
+
+
 class LocalWorld:
     """A world in this process."""
 
     def __init__(self, recipe: Recipe):
-        self.world = open_world(*recipe)
+        self.world = open_world(recipe)
         self.answer: Shown | None = None
 
     def ask(self, actions: np.ndarray | None, key: np.ndarray | None = None) -> None:
@@ -111,7 +119,7 @@ def serve(pipe: Any, recipe: Recipe) -> None:
         except (EOFError, OSError):
             return
         try:
-            world = world or open_world(*recipe)
+            world = world or open_world(recipe)
             pipe.send(reset(world, key) if actions is None else step(world, actions))
         except Exception as error:  # whatever a world raises is the other side's to count and to tell
             pipe.send(f"{type(error).__name__}: {error}")

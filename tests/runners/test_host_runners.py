@@ -37,8 +37,7 @@ def host(name: str, world, mac, worlds: int, timeout: float = 60.0) -> HostRunne
 def compiled(soldiers):
     world, mac, agent = soldiers
     runner = VectorRunner(world, mac, *make_scheme(world.spec), 2)
-    play = jax.jit(lambda key: runner.run(agent, jnp.int32(0), key, True))
-    return play
+    return jax.jit(lambda key: runner.run(agent, jnp.int32(0), key, True))
 
 
 def same(batch, stats, other, others) -> None:
@@ -83,7 +82,7 @@ def test_one_world_means_one(soldiers):
 
 
 def test_smacs_interface():
-    world = to_smac("battle", seed=3, map_name="3m")
+    world = to_smac("battle", 3, map_name="3m")
     info = world.get_env_info()
     assert info == {"state_shape": 48, "obs_shape": 30, "n_actions": 9, "n_agents": 3, "episode_limit": 60}
     obs, state = world.reset()
@@ -154,7 +153,7 @@ def test_workers_killed_in_the_middle_of_games(soldiers):
 def test_a_world_that_always_fails_ends_the_run_with_the_reason(soldiers):
     world, mac, agent = soldiers
     runner = REGISTRY["parallel"](world, mac, *make_scheme(world.spec), 1, Recipe("sc2", {}, 1), 60.0)
-    with pytest.raises(UserError, match="every world keeps failing.*StarCraft"):
+    with pytest.raises(UserError, match=r"every world keeps failing.*StarCraft"):
         runner.run(agent, jnp.int32(0), jax.random.key(0), True)
 
 
@@ -167,8 +166,8 @@ def test_a_world_that_hangs_is_given_up():
 
 
 BAD = {
-    "seeds": (dict(runner="parallel", seeds=2), "one seed at a time"),
-    "among others": (dict(runner="episode", pool="x"), "compiled worlds only"),
+    "seeds": ({"runner": "parallel", "seeds": 2}, "one seed at a time"),
+    "among others": ({"runner": "episode", "pool": "x"}, "compiled worlds only"),
 }
 
 

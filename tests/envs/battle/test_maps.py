@@ -1,5 +1,8 @@
 """All of SMAC's maps have SMAC's sizes, and a map of one's own gets a clear answer."""
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 import yaml
 
@@ -50,8 +53,6 @@ def test_a_map_has_smacs_sizes(name):
 @pytest.mark.parametrize("name", SIZES)
 def test_everybody_starts_on_ground_and_apart(name):
     world = make("battle", map_name=name)
-    import numpy as np
-
     places = np.concatenate([world.map.allies.start, world.map.enemies.start])
     assert np.asarray(world.rules.walkable(places[:, :1], places[:, 1:])).all()
     size = world.rules.radius + world.rules.radius.T
@@ -80,6 +81,14 @@ def test_maps_and_units_of_ones_own(tmp_path):
     path = write(tmp_path / "m.yaml", {"maps": {"mine": GOOD}, "units": {"ogre": OGRE}})
     world = make("battle", map_name="mine", map_file=path)
     assert (world.spec.n_agents, world.spec.n_actions, world.spec.episode_limit) == (1, 7, 10)
+
+
+def test_the_map_of_the_documentation(tmp_path):
+    page = (Path(__file__).parents[3] / "docs" / "battle.md").read_text()
+    path = write(tmp_path / "m.yaml", page.split("```yaml\n")[1].split("```")[0])
+    world = make("battle", map_name="cave", map_file=path)
+    assert world.spec.n_agents == 5
+    assert len(world.rules.ground.ways.gates) == 4
 
 
 BAD = {
