@@ -19,6 +19,8 @@ class HostLoop(TrainingLoop):
     def __init__(self, *arguments: Any):
         super().__init__(*arguments)
         self.absorb = jax.jit(self._absorb, donate_argnums=0)
+        # When worlds give up, the state before the call is still whole.
+        self.at_most = 1
 
     def run(self, state: TrainState, episode: int, iterations: int) -> tuple[TrainState, Totals]:
         totals: Any = None

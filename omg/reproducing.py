@@ -5,11 +5,14 @@ Every stage leaves a mark when it is done, so that the same command goes on wher
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,27 +131,49 @@ def _side_by_side(tracks: Sequence[Sequence[Stage]], jobs: int, folder: Path) ->
     """Several methods at once, each in processes of its own that write into a file."""
     # Processes that share a GPU take memory as they need it.
     surroundings = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    running: list[subprocess.Popen] = []
+    stopping = threading.Event()
 
     def follow(track: Sequence[Stage]) -> int:
         for stage in track:
             if stage.mark.exists():
                 continue
+            if stopping.is_set():
+                return 130
             log = folder / f"{stage.title.replace(' ', '_')}.log"
             say(f"{stage.title}: omg {' '.join(stage.words)} (see {log})", "bold")
             with log.open("a") as file:
                 command = [sys.executable, "-m", "omg", *_resumed(stage)]
-                status = subprocess.call(command, stdout=file, stderr=subprocess.STDOUT, env=surroundings)
+                # In a session of its own: it hears of Ctrl-C from here alone, and once.
+                process = subprocess.Popen(
+                    command, stdout=file, stderr=subprocess.STDOUT, env=surroundings, start_new_session=True
+                )
+                running.append(process)
+                status = process.wait()
             if status:
                 say(f"{stage.title} ended with status {status}: {log} says why.", "yellow")
-                return status
+                return status if status > 0 else 128 - status
         return 0
 
-    executor = ThreadPoolExecutor(jobs)
+    with ThreadPoolExecutor(jobs) as executor, _sigterm_as_ctrl_c():
+        futures = [executor.submit(follow, track) for track in tracks]
+        try:
+            return max(future.result() for future in futures)
+        except KeyboardInterrupt:
+            # Everybody saves and ends; nothing new begins.
+            stopping.set()
+            for process in running:
+                process.send_signal(signal.SIGINT)
+            raise
+
+
+@contextlib.contextmanager
+def _sigterm_as_ctrl_c() -> Iterator[None]:
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        return max(executor.map(follow, tracks))
+        yield
     finally:
-        # After Ctrl-C the processes save and end by themselves; nothing new begins.
-        executor.shutdown(wait=True, cancel_futures=True)
+        signal.signal(signal.SIGTERM, before)
 
 
 def _same_plan(folder: Path, plan: dict[str, str]) -> None:

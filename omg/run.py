@@ -21,7 +21,7 @@ from omg.evaluation.figures import learning_curve
 from omg.evaluation.metrics import over_seeds, summarise
 from omg.loading import check_seeds, load_agent, load_parts, saved
 from omg.parts import Parts, RunSettings, args_sanity_check, build
-from omg.runners import HostRunner
+from omg.runners import HostRunner, WorldsFailed
 from omg.training import T_ENV_MAX, Totals, TrainState
 from omg.utils import checkpoints, device
 from omg.utils.interrupts import Interrupts
@@ -151,7 +151,11 @@ class Training:
                     break
                 iterations = self._iterations(seconds_each)
                 started = time.perf_counter()
-                self.state, totals = loop.run(self.state, counters.episode, iterations)
+                try:
+                    self.state, totals = loop.run(self.state, counters.episode, iterations)
+                except WorldsFailed:
+                    self._save()
+                    raise
                 totals = jax.device_get(totals)
                 elapsed = time.perf_counter() - started
                 seconds_each = elapsed / iterations
@@ -174,7 +178,8 @@ class Training:
             events.append(self.counters.next_save)
         until = min(events) - self.counters.t_env
         paced = int(SECONDS_PER_CALL / seconds_each) if seconds_each else 1
-        return max(1, min(until // self.parts.loop.steps_per_iteration, paced))
+        most = self.parts.loop.at_most or paced
+        return max(1, min(until // self.parts.loop.steps_per_iteration, paced, most))
 
     def _count(self, totals: Totals, iterations: int, elapsed: float) -> None:
         counters = self.counters

@@ -72,6 +72,8 @@ class TrainingLoop:
         self.sampled = settings.batch_size * (runner.env.spec.n_agents if learner.focal else 1)
         self.steps_per_iteration = self.collected * limit
         self.compiled = jax.jit(self._run, donate_argnums=0)
+        self.at_most: int | None = None
+        """Iterations per call, where the caller may not ask for more."""
 
     def init(self) -> TrainState:
         def one(key: Array) -> TrainState:

@@ -10,6 +10,8 @@ import pytest
 import yaml
 
 from omg.cli import main
+from omg.reproducing import Stage
+from omg.reproducing import _side_by_side as side_by_side
 from omg.utils import checkpoints
 
 SMALL = ["--rnn_hidden_dim=8", "--use_tensorboard=false"]
@@ -299,3 +301,12 @@ def test_main_py_and_the_module_are_the_same_door():
 def test_debug_stops_at_the_first_not_a_number(tmp_path, capsys):
     assert main([*QUICK, f"--run_dir={tmp_path / 'r'}", "--debug", "--gamma=.nan"]) == 2
     assert "not a number" in capsys.readouterr().err
+
+
+def test_stages_side_by_side_end_with_the_worst_status(tmp_path):
+    """Each in a process of its own, its output in a file; one that fails does not keep the others from ending."""
+    good, bad = Stage("good one", ["list"], tmp_path / "never"), Stage("bad one", ["--nonsense"], tmp_path / "never")
+    assert side_by_side([[good]], 2, tmp_path) == 0
+    assert "foraging" in (tmp_path / "good_one.log").read_text()
+    assert side_by_side([[bad, good], [good]], 2, tmp_path) == 2
+    assert "nonsense" in (tmp_path / "bad_one.log").read_text()

@@ -1,6 +1,8 @@
 """The house: no circles among imports, and nothing stands on what drives it."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "omg"
@@ -59,3 +61,13 @@ def test_every_folder_of_parts_has_a_registry():
 def test_no_file_has_grown_past_its_seam():
     for path in PACKAGE.rglob("*.py"):
         assert len(path.read_text().splitlines()) <= 350, path
+
+
+def test_nothing_touches_a_device_when_it_is_imported():
+    """A worker's process, or `--use_cuda=false`, chooses its device after the imports."""
+    code = (
+        "import omg.run, omg.runners.workers, omg.envs.predator_prey\n"
+        "from jax._src.xla_bridge import backends_are_initialized\n"
+        "raise SystemExit(backends_are_initialized())"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=PACKAGE.parent, check=False).returncode == 0

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 from PIL import Image, ImageDraw
 
@@ -14,7 +15,7 @@ from omg.envs.jaxmarl_adapter import import_jaxmarl
 from omg.envs.multiagentenv import MultiAgentEnv, Spec, Timestep
 from omg.utils.settings import UserError
 
-DIRECTIONS = jnp.array([[0.0, 0.0], [-1.0, 0.0], [1.0, 0.0], [0.0, -1.0], [0.0, 1.0]])
+DIRECTIONS = np.array([[0.0, 0.0], [-1.0, 0.0], [1.0, 0.0], [0.0, -1.0], [0.0, 1.0]])
 """What MPE's five actions push towards."""
 
 

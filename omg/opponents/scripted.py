@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from omg.envs.multiagentenv import Spec
@@ -207,7 +208,7 @@ ABREAST = 0.4
 SWERVE = 1.0
 TOO_NEAR = 2.4
 """Cells at which a kiting unit turns to run."""
-WAYS = jnp.array([[0.0, 1.0], [0.0, -1.0], [1.0, 0.0], [-1.0, 0.0]])
+WAYS = np.array([[0.0, 1.0], [0.0, -1.0], [1.0, 0.0], [-1.0, 0.0]])
 """North, south, east, west: actions 2 to 5."""
 
 
@@ -219,7 +220,7 @@ def shoots(price: Callable[[Front], Array], waits: bool = True):
             front, targets = _front(spec, obs), avail_actions[FIRST_TARGET:]
             target = jnp.where(targets, price(front), jnp.inf).argmin()
             nearest = front.far.argmin()
-            way = WAYS @ front.enemies[nearest, 2:4]
+            way = jnp.asarray(WAYS) @ front.enemies[nearest, 2:4]
             wait = ~front.seen.any() | (waits & front.leads(nearest))
             step = jnp.where(wait, STOP, _step(way, avail_actions, key))
             action = jnp.where(targets.any(), FIRST_TARGET + target, step)
@@ -249,7 +250,7 @@ def kite(spec: Spec):
         flee = front.far.min(initial=jnp.inf) < TOO_NEAR / 9
         # A little to one side as well: running in a circle does not end in a corner.
         away = -danger + SWERVE * jnp.array([-danger[1], danger[0]])
-        step = _step(WAYS @ away, avail_actions, key)
+        step = _step(jnp.asarray(WAYS) @ away, avail_actions, key)
         action = jnp.where(flee, step, shoot(obs, avail_actions, seat, key))
         return jnp.where(avail_actions[0], 0, action)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,6 +21,10 @@ from omg.utils.settings import UserError
 
 PATIENCE = 3
 """How often each world may be lost in a row before the run gives up."""
+
+
+class WorldsFailed(UserError):
+    """The end of a run whose worlds keep failing, however often they are replaced."""
 
 
 class HostRunner:
@@ -41,6 +46,8 @@ class HostRunner:
     ):
         self.env, self.mac, self.scheme, self.groups, self.batch_size = env, mac, scheme, groups, batch_size
         self.worlds: Sequence[Any] = self.open(recipe, timeout)
+        # However the run ends, and whether it ever began.
+        self.close = weakref.finalize(self, _close, self.worlds)
         self.dropped = 0
         """Games that were lost and are in no batch."""
         self.lost_in_a_row = 0
@@ -130,7 +137,7 @@ class HostRunner:
         self.lost_in_a_row += 1
         if self.lost_in_a_row >= PATIENCE * self.batch_size:
             self.close()
-            raise UserError(f"every world keeps failing ({self.lost_in_a_row} in a row). The last one: {lost}.")
+            raise WorldsFailed(f"every world keeps failing ({self.lost_in_a_row} in a row). The last one: {lost}.")
         say(f"world {i} is lost ({lost}): a new one plays instead ({self.dropped} dropped so far).", "yellow")
         self.worlds[i].replace()
 
@@ -138,10 +145,6 @@ class HostRunner:
         for name, value in values.items():
             scale = self.scheme[name].scale
             data[name][i, t] = value if scale == 1.0 else np.round(np.asarray(value) / scale)
-
-    def close(self) -> None:
-        for world in self.worlds:
-            world.close()
 
 
 class EpisodeRunner(HostRunner):
@@ -161,6 +164,11 @@ class ParallelRunner(HostRunner):
 
     def open(self, recipe: Recipe, timeout: float) -> Sequence[Any]:
         return [RemoteWorld(recipe._replace(seed=recipe.seed + 1000 * i), timeout) for i in range(self.batch_size)]
+
+
+def _close(worlds: Sequence[Any]) -> None:
+    for world in worlds:
+        world.close()
 
 
 def _where(mask: np.ndarray, new: Any, old: Any) -> Any:

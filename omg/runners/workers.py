@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import signal
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -37,6 +38,10 @@ class Shown(NamedTuple):
     info: Mapping[str, float] = {}
 
 
+GRACE = 5.0
+"""Seconds that a process has to close its world."""
+
+
 class WorldLost(Exception):
     """A world that died, hung or raised an error in the middle of a game."""
 
@@ -52,16 +57,22 @@ class LocalWorld:
     """A world in this process."""
 
     def __init__(self, recipe: Recipe):
+        self.recipe = recipe
         self.world = open_world(recipe)
-        self.answer: Shown | None = None
+        self.answer: Shown | str = "not asked yet"
 
     def ask(self, actions: np.ndarray | None, key: np.ndarray | None = None) -> None:
         """A new game (without actions), or one step."""
-        self.answer = reset(self.world, key) if actions is None else step(self.world, actions)
+        self.answer = answer(self.world, actions, key)
 
     def hear(self) -> Shown:
-        assert self.answer is not None
+        if isinstance(self.answer, str):
+            raise WorldLost(self.answer)
         return self.answer
+
+    def replace(self) -> None:
+        self.close()
+        self.world = open_world(self.recipe)
 
     def close(self) -> None:
         self.world.close()
@@ -78,7 +89,13 @@ class RemoteWorld:
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=serve, args=(theirs, self.recipe), daemon=True)
-        self.process.start()
+        # Worlds of ours run on the CPU there, whatever this process learns on.
+        before = os.environ.get("JAX_PLATFORMS")
+        os.environ["JAX_PLATFORMS"] = "cpu"
+        try:
+            self.process.start()
+        finally:
+            os.environ.pop("JAX_PLATFORMS") if before is None else os.environ.update(JAX_PLATFORMS=before)
         theirs.close()
 
     def ask(self, actions: np.ndarray | None, key: np.ndarray | None = None) -> None:
@@ -103,26 +120,41 @@ class RemoteWorld:
         self._start()
 
     def close(self) -> None:
-        self.process.kill()
-        self.process.join()
+        """Asks the process to close its world (a game is a process of its own); one that does not is killed."""
+        with contextlib.suppress(BrokenPipeError, OSError):
+            self.pipe.send(None)
+        self.process.join(GRACE)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
         self.pipe.close()
 
 
 def serve(pipe: Any, recipe: Recipe) -> None:
     """The other process: answers until nobody asks any more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    jax.config.update("jax_platforms", "cpu")
     world = None
-    while True:
-        try:
-            actions, key = pipe.recv()
-        except (EOFError, OSError):
-            return
-        try:
-            world = world or open_world(recipe)
-            pipe.send(reset(world, key) if actions is None else step(world, actions))
-        except Exception as error:  # whatever a world raises is the other side's to count and to tell
-            pipe.send(f"{type(error).__name__}: {error}")
+    try:
+        while (question := pipe.recv()) is not None:
+            try:
+                world = world or open_world(recipe)
+            except Exception as error:  # whatever is wrong with a world is the other side's to count and to tell
+                pipe.send(f"{type(error).__name__}: {error}")
+                continue
+            pipe.send(answer(world, *question))
+    except (EOFError, OSError):
+        return
+    finally:
+        if world is not None:
+            world.close()
+
+
+def answer(world: Any, actions: np.ndarray | None, key: np.ndarray | None) -> Shown | str:
+    """What the world shows, or what went wrong."""
+    try:
+        return reset(world, key) if actions is None else step(world, actions)
+    except Exception as error:  # as above
+        return f"{type(error).__name__}: {error}"
 
 
 def reset(world: Any, key: np.ndarray | None) -> Shown:
@@ -137,6 +169,9 @@ def reset(world: Any, key: np.ndarray | None) -> Shown:
 
 def step(world: Any, actions: np.ndarray) -> Shown:
     reward, over, info = world.step(actions.tolist())
+    if over and not info:
+        # What SMAC returns when its game has crashed and was started anew.
+        raise WorldLost("the game was lost")
     n = len(actions)
     rewards = np.asarray(info.get("agent_rewards", np.full(n, reward)), np.float32)
     return show(world, rewards, bool(over), info)

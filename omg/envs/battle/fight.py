@@ -101,7 +101,8 @@ class Rules:
         # Units that cannot hurt an enemy are its last choice.
         self.harmless = ~self.ally_arms.can_hit
         self.seen_by_enemy = np.swapaxes(self.enemy_arms.can_hit, 0, 1)
-        self.enemy_scan2 = np.swapaxes(self.enemy_arms.scan2, 0, 1)
+        # An enemy sees as far as it can be shot from.
+        self.enemy_scan2 = np.maximum(np.swapaxes(self.enemy_arms.scan2, 0, 1), self.ally_arms.reach2)
         self.goal = allies.start.mean(0)
         self.camp2 = float((size[self.n :] ** 2).sum())
         self.ground = Ground(battle_map.rooms)
@@ -188,6 +189,7 @@ class Rules:
         # Who has come to where the allies began, and sees nobody, stays.
         arrived = ~chases & ((to_x - fight.x[n:]) ** 2 + (to_y - fight.y[n:]) ** 2 < self.camp2)
         if orders.corners is not None:
+            arrived = arrived & ~orders.corners.around
             to_x = jnp.where(orders.corners.around, orders.corners.x, to_x)
             to_y = jnp.where(orders.corners.around, orders.corners.y, to_y)
         go_x = jnp.concatenate([(attack * fight.x[n:]).sum(1), to_x]) - fight.x
@@ -244,7 +246,8 @@ class Rules:
         reach = np.array([u.attack_range + u.size / 2 for u in self.map.units], np.float32)[:, None] + self.radius.T
         wounded = alive & (health > 0) & (health < self.hp) & self.healable
         wish = jnp.where(wounded[None, n:] & (d2[n:, n:] < 81.0), d2[n:, n:], FAR)
-        nearest = (wish == wish.min(1, keepdims=True)) & (wish < FAR)
+        first = jnp.where(wish.min(1) < FAR, wish.argmin(1), -1)
+        nearest = first[:, None] == jnp.arange(self.m)[:, None]
         told = jnp.zeros_like(d2[:n, :n], bool) if orders.heal is None else orders.heal & alive[None, :n]
         top = jnp.concatenate([told, jnp.zeros_like(d2[:n, n:], bool)], 1)
         bottom = jnp.concatenate([jnp.zeros_like(d2[n:, :n], bool), nearest], 1)

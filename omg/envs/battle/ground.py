@@ -42,11 +42,18 @@ class Ground:
         left, bottom, right, top = (self.rooms[:, i, None, None] for i in range(4))
         return (x >= left) & (x <= right) & (y >= bottom) & (y <= top)
 
+    def nearest_ground(self, x: Array, y: Array) -> tuple[Array, Array]:
+        """The place itself, or the nearest in a room where somebody stands between rooms."""
+        left, bottom, right, top = (self.rooms[:, i, None, None] for i in range(4))
+        in_x, in_y = jnp.clip(x, left, right), jnp.clip(y, bottom, top)
+        best = ((in_x - x) ** 2 + (in_y - y) ** 2).argmin(0)[None]
+        return jnp.take_along_axis(in_x, best, 0)[0], jnp.take_along_axis(in_y, best, 0)[0]
+
     def corners(self, x: Array, y: Array, to_x: Array, to_y: Array, free: np.ndarray) -> Corners | None:
         """For everyone who has to leave its room: the gate by which the way is shortest."""
         if not len(self.ways.gates):
             return None
-        here, there = self.in_rooms(x, y), self.in_rooms(to_x, to_y)
+        here, there = self.in_rooms(x, y), self.in_rooms(*self.nearest_ground(to_x, to_y))
         around = ~(here & there).any(0) & here.any(0) & there.any(0) & ~free
         best, corner_x, corner_y = jnp.full(x.shape, FAR), x, y
         for g, (gx, gy) in enumerate(self.ways.gates):

@@ -58,6 +58,9 @@ class Battle(MultiAgentEnv):
         self.settings = settings
         self.map = load_map(settings.map_name, settings.map_file)
         self.rules = Rules(self.map)
+        start = jnp.concatenate([self.map.allies.start, self.map.enemies.start])
+        if not self.rules.walkable(start[:, :1], start[:, 1:]).all():
+            raise UserError(f"map {self.map.name}: somebody starts where there is no ground; see its rooms.")
         n, m, types = len(self.map.allies), len(self.map.enemies), len(self.map.type_names)
         ally_shield, enemy_shield = int(self.map.allies.shielded), int(self.map.enemies.shielded)
         enemy, ally = 5 + enemy_shield + types, 5 + ally_shield + types
@@ -88,8 +91,10 @@ class Battle(MultiAgentEnv):
 
     def _reset_all(self, lots: Float[Array, "2 unit world"]) -> tuple[BattleState, Timestep]:
         start = np.concatenate([self.map.allies.start, self.map.enemies.start])
-        moves = ~self.rules.free & (self.rules.speed > 0) if not self.rules.ground.open else self.rules.speed > 0
+        moves = self.rules.speed > 0
         x, y = (start[:, i, None] + self.settings.start_noise * moves * lots[i] for i in range(2))
+        ground = self.rules.walkable(x, y)
+        x, y = (jnp.where(ground, place, start[:, i, None]) for i, place in enumerate((x, y)))
         nothing = jnp.zeros_like(x)
         energy = np.array([u.starting_energy for u in self.map.units], np.float32)[:, None]
         fight = Fight(

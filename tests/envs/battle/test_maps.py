@@ -100,6 +100,11 @@ BAD = {
     "no limit": ({"maps": {"mine": {**GOOD, "episode_limit": 0}}, "units": {"ogre": OGRE}}, "mine", "1 or more"),
     "no enemies": ({"maps": {"mine": {k: GOOD[k] for k in ("allies", "start")}}}, "mine", "enemies"),
     "another key": ({"maps": {"mine": {**GOOD, "walls": []}}, "units": {"ogre": OGRE}}, "mine", "rooms"),
+    "start in a wall": (
+        {"maps": {"mine": {**GOOD, "rooms": [[20, 20, 30, 30]]}}, "units": {"ogre": OGRE}},
+        "mine",
+        "no ground",
+    ),
     "other top": ({"map": {}}, "mine", "maps and units"),
     "not yaml": ("{", "mine", "not YAML"),
 }
