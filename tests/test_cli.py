@@ -122,8 +122,7 @@ def test_print_config_and_list_and_help(capsys):
 
 def test_bench_prints_the_promised_keys(capsys, monkeypatch):
     monkeypatch.setattr("omg.bench.SECONDS", 0.05)
-    monkeypatch.setattr("omg.bench.WORLDS", 4)
-    assert main(["bench", "--json", *SMALL, "--config=vdn", "--env-config=climbing"]) == 0
+    assert main(["bench", "--json", *SMALL, "--config=vdn", "--env-config=climbing", "--bench_worlds=4"]) == 0
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     for key in ("env_steps_per_second_env", "env_steps_per_second_train", "updates_per_second"):
         assert result[key] > 0
