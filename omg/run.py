@@ -151,11 +151,7 @@ class Training:
                     break
                 iterations = self._iterations(seconds_each)
                 started = time.perf_counter()
-                try:
-                    self.state, totals = loop.run(self.state, counters.episode, iterations)
-                except WorldsFailed:
-                    self._save()
-                    raise
+                self.state, totals = loop.run(self.state, counters.episode, iterations)
                 totals = jax.device_get(totals)
                 elapsed = time.perf_counter() - started
                 seconds_each = elapsed / iterations
@@ -168,7 +164,7 @@ class Training:
                 self._test()
                 self._log_point()
             if run.save_model or stop.received:
-                self._save()
+                self.save()
         return stop.received
 
     def _iterations(self, seconds_each: float) -> int:
@@ -211,7 +207,7 @@ class Training:
             counters.next_log = _after(counters.t_env, run.log_interval)
         if run.save_model and counters.t_env >= counters.next_save:
             if counters.t_env:
-                self._save()
+                self.save()
             counters.next_save = _after(counters.t_env, run.save_model_interval)
 
     def _test(self) -> None:
@@ -238,7 +234,7 @@ class Training:
         self.logger.log(self.counters.t_env, point | self.latest)
         self.latest = {}
 
-    def _save(self) -> None:
+    def save(self) -> None:
         run, counters = self.run, self.counters
         counters.wall_seconds = time.perf_counter() - self.started
         parts = self.parts.learner.parts(self.state.learner)
@@ -292,7 +288,11 @@ def run(_run: Any, prepared: Prepared, _log: Any) -> int:
     )
     with Logger(folder, parts.settings.use_tensorboard, _run, resume_at) as logger:
         training = Training(prepared, logger)
-        stopped_by = training.train()
+        try:
+            stopped_by = training.train()
+        except WorldsFailed:
+            training.save()
+            raise
         if stopped_by is not None:
             say(f"stopped at {training.counters.t_env:,} steps. To go on: omg train --resume --run_dir={folder}")
             return 128 + stopped_by

@@ -30,7 +30,6 @@ class WorldsFailed(UserError):
 class HostRunner:
     """`batch_size` worlds side by side. A world that is lost is replaced, and its game starts anew."""
 
-    host = True
     n_seeds = None
     policies = ()
 

@@ -10,12 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from omg.cli import main
 from omg.components.episode_buffer import make_scheme
 from omg.controllers import BasicMAC
 from omg.envs import make, to_smac
+from omg.envs.smac_interface import SMACInterface
 from omg.parts import build
 from omg.runners import REGISTRY, HostRunner, VectorRunner
 from omg.runners.workers import Recipe, RemoteWorld, WorldLost
+from omg.utils import checkpoints
 from omg.utils.settings import UserError
 from tests.helpers import configuration
 
@@ -155,6 +158,32 @@ def test_a_world_that_always_fails_ends_the_run_with_the_reason(soldiers):
     runner = REGISTRY["parallel"](world, mac, *make_scheme(world.spec), 1, Recipe("sc2", {}, 1), 60.0)
     with pytest.raises(UserError, match=r"every world keeps failing.*StarCraft"):
         runner.run(agent, jnp.int32(0), jax.random.key(0), True)
+
+
+def test_what_was_learned_is_saved_before_the_run_gives_up(tmp_path, monkeypatch, capsys):
+    """A world that plays some games and then fails for good."""
+    steps, play = 0, SMACInterface.step
+
+    def failing(world, actions):
+        nonlocal steps
+        steps += 1
+        if steps > 150:
+            raise ConnectionError("the game is gone")
+        return play(world, actions)
+
+    monkeypatch.setattr(SMACInterface, "step", failing)
+    words = [
+        "train",
+        "--config=iql",
+        "--env-config=battle",
+        "--runner=episode",
+        "--rnn_hidden_dim=16",
+        "--batch_size=2",
+    ]
+    words += ["--t_max=1000", "--test_nepisode=1", "--length_buckets=1", "--use_tensorboard=false", "--buffer_size=16"]
+    assert main([*words, f"--run_dir={tmp_path / 'r'}", "with", "env_args.episode_limit=25"]) == 2
+    assert "the game is gone" in capsys.readouterr().err
+    assert checkpoints.find_model(tmp_path / "r").t_env > 0
 
 
 def test_a_world_that_hangs_is_given_up():
