@@ -29,6 +29,7 @@ OMG: opponent modelling in multi-agent reinforcement learning.
   omg evaluate   --checkpoint_path=DIR --pool=DIR  with every member of a pool, seen and unseen
   omg crossplay  DIR DIR nearest_food …            everyone with everyone (runs and rules)
   omg reproduce  foraging [--budget=demo|small|paper|STEPS] [--jobs=N]   the comparison with strangers, from nothing
+  omg reproduce  battle [8m 3s_vs_5z …]            the same on maps of battle: win rates
   omg list                                         algorithms and worlds
   omg bench      --config=iql --env-config=foraging [--json]
   omg print_config --config=qmix                   what a run would use (Sacred's commands work too)
@@ -216,7 +217,7 @@ def reproduce(command: Command) -> int:
     from omg.reproducing import parse_words
     from omg.reproducing import reproduce as carry_out
 
-    world = parse_words(command.words)
+    parse_words(command.words)
     budget = str(command.get("budget", "paper"))
     jobs = command.get("jobs", 1)
     known = {"budget", "run_dir", "local_results_path", "jobs"}
@@ -226,9 +227,9 @@ def reproduce(command: Command) -> int:
     if not isinstance(jobs, int) or jobs < 1:
         raise UserError(f"--jobs is how many methods train at once, 1 or more, not {jobs}.")
     results = Path(str(command.get("local_results_path", "results")))
-    folder = Path(str(command.get("run_dir") or results / f"reproduce_{world}_{budget}"))
+    folder = Path(str(command.get("run_dir") or results / f"reproduce_{'_'.join(command.words)}_{budget}"))
     _check_writable(folder)
-    status = carry_out(world, budget, folder, lambda words: dispatch(configuration.parse(words)), jobs)
+    status = carry_out(command.words, budget, folder, lambda words: dispatch(configuration.parse(words)), jobs)
     print(folder)
     return status
 

@@ -16,10 +16,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.table import Table
 
+from omg import config as configuration
+from omg.envs import make
 from omg.evaluation import report
 from omg.evaluation.statistics import Estimate
 from omg.utils.logging import console, say
@@ -72,17 +74,54 @@ BUDGETS = {
 
 
 class World(NamedTuple):
-    """How many agents it has, how many times the budget's steps it needs, and what else it trains with."""
+    """How many times the budget's steps it needs, what else it trains with, and the variants it is compared on."""
 
-    agents: int
     longer: int = 1
+    pool_longer: int = 1
     train: tuple[str, ...] = ()
+    pool: tuple[str, ...] = ()
+    variants: tuple[str, ...] = ()
+    variant: str = ""
+    """The setting that a variant is a value of: battle's maps."""
 
 
 WORLDS = {
-    "foraging": World(2),
+    "foraging": World(),
     # One predator learns by itself what is worth something mostly in company: slowly.
-    "predator_prey": World(3, 4, ("--updates_per_iteration=8",)),
+    "predator_prey": World(longer=4, train=("--updates_per_iteration=8",)),
+    # Teammates of three algorithms; QMIX is met in tests only.
+    "battle": World(
+        longer=2,
+        pool_longer=3,
+        train=("--batch_size_run=4",),
+        pool=("--pool_algs=[iql,vdn]", "--pool_test_algs=[qmix]"),
+        variants=("8m", "3s_vs_5z"),
+        variant="map_name",
+    ),
+}
+
+
+class Comparison(NamedTuple):
+    """A world, in one of its variants, and the folder of everything about it."""
+
+    world: str
+    variant: str | None
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        return f"{self.world} {self.variant}" if self.variant else self.world
+
+    @property
+    def env_args(self) -> dict[str, str]:
+        return {WORLDS[self.world].variant: self.variant} if self.variant else {}
+
+
+TITLES = {
+    "battle_won": "win rate",
+    "return": "return",
+    "focal_return": "its own return",
+    "ep_length": "steps per episode",
 }
 
 
@@ -94,23 +133,27 @@ class Stage(NamedTuple):
     mark: Path
 
 
-def reproduce(world: str, budget_name: str, folder: Path, run: Run, jobs: int = 1) -> int:
+def reproduce(words: Sequence[str], budget_name: str, folder: Path, run: Run, jobs: int = 1) -> int:
     """Carries out what is missing; at the end the table and the figure are in the folder."""
-    choose(WORLDS, world, "world to reproduce")
+    world, variants = parse_words(words)
     budget = _budget(budget_name)
-    _same_plan(folder, {"world": world, "budget": budget_name})
-    shared, methods = stages(world, budget, folder)
-    again = f"omg reproduce {world} --budget={budget_name} --run_dir={folder}"
-    try:
-        status = _one_by_one(shared if jobs > 1 else [*shared, *(s for track in methods for s in track)], run)
-        if not status and jobs > 1:
-            status = _side_by_side(methods, jobs, folder)
-    except KeyboardInterrupt:
-        status = 130
-    if status:
-        say(f"stopped. To go on from here: {again}")
-        return status
-    compare(world, budget, folder)
+    plan = {"world": world, "budget": budget_name} | ({"variants": variants} if variants else {})
+    here = [Comparison(world, v, folder / v) for v in variants] or [Comparison(world, None, folder)]
+    planned = [stages(comparison, budget) for comparison in here]
+    _same_plan(folder, plan)
+    again = f"omg reproduce {' '.join(words)} --budget={budget_name} --run_dir={folder}"
+    for comparison, (shared, methods) in zip(here, planned, strict=True):
+        comparison.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            status = _one_by_one(shared if jobs > 1 else [*shared, *(s for track in methods for s in track)], run)
+            if not status and jobs > 1:
+                status = _side_by_side(methods, jobs, comparison.folder)
+        except KeyboardInterrupt:
+            status = 130
+        if status:
+            say(f"stopped. To go on from here: {again}")
+            return status
+        compare(comparison, budget)
     return 0
 
 
@@ -176,14 +219,14 @@ def _sigterm_as_ctrl_c() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _same_plan(folder: Path, plan: dict[str, str]) -> None:
+def _same_plan(folder: Path, plan: dict[str, Any]) -> None:
     """A folder belongs to one comparison: its marks mean nothing for another."""
     path = folder / "plan.json"
     if path.exists() and json.loads(path.read_text()) != plan:
         other = json.loads(path.read_text())
+        of = " ".join([other["world"], *other.get("variants", ())])
         raise UserError(
-            f"{folder} holds the comparison on {other['world']} with --budget={other['budget']}: "
-            "choose another --run_dir."
+            f"{folder} holds the comparison on {of} with --budget={other['budget']}: choose another --run_dir."
         )
     folder.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(plan))
@@ -198,11 +241,15 @@ def _budget(name: str) -> Budget:
     return BUDGETS[name]
 
 
-def stages(world: str, budget: Budget, folder: Path) -> tuple[list[Stage], list[list[Stage]]]:
+def stages(comparison: Comparison, budget: Budget) -> tuple[list[Stage], list[list[Stage]]]:
     """What everybody needs, and what each method does after that."""
-    pool = f"--pool={folder / 'pool'}"
-    here = [f"--env-config={world}", pool, f"--local_results_path={folder}"]
-    made = [*here, f"--t_max={budget.pool_steps}", *budget.pool]
+    name, _, folder = comparison
+    world, pool = WORLDS[name], f"--pool={folder / 'pool'}"
+    env_args = configuration.named("envs", name)["env_args"] | comparison.env_args
+    agents = make(name, **env_args).spec.n_agents
+    here = [f"--env-config={name}", pool, f"--local_results_path={folder}"]
+    here += [f"--env_args.{key}={value}" for key, value in comparison.env_args.items()]
+    made = [*here, f"--t_max={budget.pool_steps * world.pool_longer}", *world.pool, *budget.pool]
     shared = [
         Stage("a pool of opponents", ["pool", *made], folder / "pool.done"),
         Stage(
@@ -212,26 +259,20 @@ def stages(world: str, budget: Budget, folder: Path) -> tuple[list[Stage], list[
         ),
     ]
     methods = []
-    for name in budget.methods:
-        method, home, of_world = METHODS[name], folder / name, WORLDS[world]
-        steps = budget.steps * of_world.longer // of_world.agents
-        settings = [*here, f"--t_max={steps}", f"--seeds={budget.seeds}", f"--run_dir={home}"]
-        settings += [
-            *budget.train,
-            *of_world.train,
-            *method.settings,
-            "--test_interval=50000",
-            "--save_replay_buffer=false",
-        ]
-        if name.startswith("omg"):
+    for row in budget.methods:
+        method, home = METHODS[row], folder / row
+        settings = [*here, f"--t_max={budget.steps * world.longer // agents}", f"--seeds={budget.seeds}"]
+        settings += [f"--run_dir={home}", *budget.train, *world.train, *method.settings]
+        settings += ["--test_interval=50000", "--save_replay_buffer=false"]
+        if row.startswith("omg"):
             settings.append("--save_replay")
         training = ["train", f"--config={method.config}", *settings]
         strangers = [f"--checkpoint_path={home}", pool, f"--test_nepisode={budget.episodes}"]
         test = ["evaluate", *strangers, f"--run_dir={home / 'strangers'}"]
         methods.append(
             [
-                Stage(f"training {name}", training, home / "summary.json"),
-                Stage(f"{name} among strangers", test, home / "strangers" / "summary.json"),
+                Stage(f"training {row}", training, home / "summary.json"),
+                Stage(f"{row} among strangers", test, home / "strangers" / "summary.json"),
             ]
         )
     return shared, methods
@@ -245,20 +286,24 @@ def _resumed(stage: Stage) -> list[str]:
     return stage.words
 
 
-def compare(world: str, budget: Budget, folder: Path) -> None:
+def compare(comparison: Comparison, budget: Budget) -> None:
     """Methods side by side: a table, a Markdown file and a figure."""
+    folder = comparison.folder
     results = {name: _read(folder / name / "strangers" / "strangers.json") for name in budget.methods}
-    splits = list(next(iter(results.values())))
+    some = next(iter(results.values()))
+    splits = list(some)
     unseen = "unseen" if "unseen" in splits else splits[-1]
-    columns = [f"return, {split}" for split in splits]
-    columns += [f"{what}, {unseen}" for what in ("interquartile mean", "its own return", "steps per episode")]
+    # Fights are won or lost; everything else is told by its return.
+    main = "battle_won" if "battle_won" in some[unseen] else "return"
+    others = [m for m in ("return", "focal_return", "ep_length") if m != main]
+    columns = [f"{TITLES[main]}, {split}" for split in splits]
+    columns += [f"{what}, {unseen}" for what in ("interquartile mean", *(TITLES[m] for m in others))]
 
     def cells(numbers: dict[str, dict[str, Estimate]]) -> list[str]:
-        other = numbers[unseen]
-        rest = [f"{other['return'].iqm:.3f}", str(other["focal_return"]), str(other["ep_length"])]
-        return [*(str(numbers[split]["return"]) for split in splits), *rest]
+        rest = [f"{numbers[unseen][main].iqm:.3f}", *(str(numbers[unseen][m]) for m in others)]
+        return [*(str(numbers[split][main]) for split in splits), *rest]
 
-    table = Table(title=f"{world} among others: mean [95 % interval over {budget.seeds} seed(s)]")
+    table = Table(title=f"{comparison.name} among others: mean [95 % interval over {budget.seeds} seed(s)]")
     lines = ["| method | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
     for column in ("method", *columns):
         table.add_column(column)
@@ -268,8 +313,9 @@ def compare(world: str, budget: Budget, folder: Path) -> None:
         lines.append("| " + " | ".join(row) + " |")
     console.print(table)
     (folder / "comparison.md").write_text("\n".join(lines) + "\n")
-    for measure in ("return", "focal_return", "ep_length"):
-        report.comparison(folder / f"comparison_{measure}.png", results, measure, f"{world}: {measure} among others")
+    for m in (main, *others):
+        title = f"{comparison.name}: {TITLES[m]} among others"
+        report.comparison(folder / f"comparison_{m}.png", results, m, title)
     say(f"table, figures and replays are in {folder}")
 
 
@@ -278,7 +324,12 @@ def _read(path: Path) -> dict[str, dict[str, Estimate]]:
     return {split: {m: Estimate(**e) for m, e in numbers.items()} for split, numbers in content.items()}
 
 
-def parse_words(words: Sequence[str]) -> str:
-    if len(words) != 1:
-        raise UserError(f"reproduce takes one world: omg reproduce foraging, or {' or '.join(WORLDS)}.")
-    return words[0]
+def parse_words(words: Sequence[str]) -> tuple[str, list[str]]:
+    """`battle 8m 3m` is a world and the variants to compare on; without any, the world's usual ones."""
+    if not words:
+        raise UserError(f"reproduce takes a world: omg reproduce foraging, or {' or '.join(WORLDS)}.")
+    name, *variants = words
+    world = choose(WORLDS, name, "world to reproduce")
+    if variants and not world.variants:
+        raise UserError(f"{name} has no variants to choose from: omg reproduce {name}.")
+    return name, variants or list(world.variants)

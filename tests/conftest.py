@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 # Compiling is what tests spend their time on: half of it goes into optimising programs that run for a moment.
@@ -34,6 +36,23 @@ TWO_STEP = {
 def _jaxmarl_imported() -> None:
     """Once, before any test looks at the streams: something that JaxMARL imports sets them anew."""
     import_jaxmarl()
+
+
+@pytest.fixture(autouse=True)
+def _none_takes_for_ever(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test that should have failed at once, and trains instead, ends after five minutes."""
+    if request.node.get_closest_marker("slow"):
+        yield
+        return
+
+    def give_up(*_: object) -> None:
+        pytest.fail("still running after five minutes")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(300)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture(scope="session")

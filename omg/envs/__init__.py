@@ -39,6 +39,18 @@ def _battle(env_args: Mapping[str, Any]) -> MultiAgentEnv:
     return Battle(fill_exactly(BattleSettings, env_args, "env_args."))
 
 
+def _stag_hunt(env_args: Mapping[str, Any]) -> MultiAgentEnv:
+    from omg.envs.stag_hunt import StagHunt, StagHuntSettings
+
+    return StagHunt(fill_exactly(StagHuntSettings, env_args, "env_args."))
+
+
+def _snowdrift(env_args: Mapping[str, Any]) -> MultiAgentEnv:
+    from omg.envs.snowdrift import Snowdrift, SnowdriftSettings
+
+    return Snowdrift(fill_exactly(SnowdriftSettings, env_args, "env_args."))
+
+
 def _sc2(env_args: Mapping[str, Any]) -> MultiAgentEnv:
     from omg.envs.host import HostWorld
 
@@ -51,6 +63,8 @@ REGISTRY: dict[str, Callable[[Mapping[str, Any]], MultiAgentEnv]] = {
     "matrix_game": _matrix_game,
     "jaxmarl": _jaxmarl,
     "battle": _battle,
+    "stag_hunt": _stag_hunt,
+    "snowdrift": _snowdrift,
     "sc2": _sc2,
 }
 

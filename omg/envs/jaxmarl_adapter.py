@@ -74,7 +74,8 @@ class JaxMARLWorld(MultiAgentEnv):
         named = {a: actions[i] for i, a in enumerate(self.agents)}
         obs, game, rewards, dones, _ = self.game.step_env(key, game, named)
         reward = jnp.stack([jnp.asarray(rewards[a], jnp.float32).reshape(()) for a in self.agents])
-        alive = ~jnp.stack([jnp.asarray(dones[a], bool).reshape(()) for a in self.agents])
+        # Who is done while the others play on has left; the end of everything is nobody's leaving.
+        alive = ~jnp.stack([jnp.asarray(dones[a], bool).reshape(()) for a in self.agents]) | dones["__all__"]
         # A world that stops at its last allowed step has run out of time, which is not an end of the game.
         terminated = jnp.asarray(dones["__all__"], bool).reshape(()) & (t + 1 < self.spec.episode_limit)
         return (game, t + 1), self._show(game, obs, reward, terminated, alive)

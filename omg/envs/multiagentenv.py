@@ -61,16 +61,29 @@ class Timestep(NamedTuple):
     info: dict[str, Array]
 
 
+class Goals(NamedTuple):
+    """What there is to be after, where a world can be told that way."""
+
+    open: Bool[Array, " goal"]
+    reached: Int[Array, " agent"]
+    """Which goal each agent reached with the last step; -1: none."""
+
+
 class MultiAgentEnv:
     """Base of every compiled world. `state` is any pytree; `info` has the same scalar entries at every step."""
 
     spec: Spec
+    n_goals: int = 0
+    """How many goals a world knows (`goals`); 0: it knows none."""
 
     def reset(self, key: Array) -> tuple[Any, Timestep]:
         raise NotImplementedError(f"{type(self).__name__} does not say how an episode starts")
 
     def step(self, state: Any, actions: Int[Array, " agent"], key: Array) -> tuple[Any, Timestep]:
         raise NotImplementedError(f"{type(self).__name__} does not say what a step does")
+
+    def goals(self, state: Any) -> Goals:
+        raise NotImplementedError(f"{type(self).__name__} does not say what its agents may be after")
 
     def render(self, state: Any) -> Image | None:
         """A picture of one moment, where the world has one."""

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from omg.components.episode_buffer import EpisodeBatch
 from omg.controllers.basic_controller import BasicMAC
@@ -122,6 +122,18 @@ class Learner:
             return terminated
         last = jnp.arange(terminated.shape[time_axis]) == self.spec.episode_limit - 1
         return jnp.maximum(terminated, jnp.expand_dims(last, [a for a in range(terminated.ndim) if a != time_axis]))
+
+    def counted(self, filled: Float[Array, "*axes"], alive: Bool[Array, "*axes"]) -> Float[Array, "*axes"]:
+        """Whose steps are learned from. In a team game the fallen go on earning with the team, and the values before
+        their fall are built on theirs; elsewhere whoever is gone is no part of the game.
+        """
+        return jnp.broadcast_to(filled, alive.shape) if self.spec.kind == "cooperative" else filled * alive
+
+    def ended_for(self, ended: Float[Array, "*axes"], alive_next: Bool[Array, "*axes"]) -> Float[Array, "*axes"]:
+        """Where nothing follows for an agent: outside of team games also where it leaves while others play on."""
+        if self.spec.kind == "cooperative":
+            return jnp.broadcast_to(ended, alive_next.shape)
+        return jnp.maximum(ended, ~alive_next)
 
     def refresh_target(self, state: LearnerState, since: Array, episode: Array) -> LearnerState:
         """Copies the networks whenever another `target_update_interval` episodes have passed."""

@@ -74,7 +74,8 @@ class COMALearner(Learner):
 
     def critic_loss(self, critic: Any, batch: EpisodeBatch, targets: Array) -> Array:
         taken = pick(critic(batch), batch.actions)[:, :-1]
-        return masked_mean((taken - targets) ** 2, self.mask(batch))
+        # The team's reward goes on for whoever has fallen.
+        return masked_mean((taken - targets) ** 2, jnp.broadcast_to(batch.filled[:, :-1, None], taken.shape))
 
     def policy_loss(self, agent: Any, critic: Any, batch: EpisodeBatch, t_env: Array) -> tuple[Array, Metrics]:
         """-log π(a) · (Q(a) - Σ π Q): the counterfactual advantage."""

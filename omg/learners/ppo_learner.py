@@ -53,6 +53,8 @@ class Chunks(NamedTuple):
     advantage: Float[Array, "step chunk slot"]
     returns: Float[Array, "step chunk slot"]
     mask: Float[Array, "step chunk slot"]
+    """Where an agent acted; its value is learned wherever it goes on earning (`counted`)."""
+    counted: Float[Array, "step chunk slot"]
     agent_memory: Float[Array, "chunk slot hidden"]
     critic_memory: Float[Array, "chunk slot hidden"]
 
@@ -131,10 +133,12 @@ class PPOLearner(Learner):
             )
             told = told._replace(chosen=found.chosen)
         values, mask = critic.outputs[..., 0], time_first(batch.mask)[:-1]
+        counted = time_first(self.counted(batch.filled, batch.alive))[:-1]
         avail, actions = time_first(batch.avail_actions)[:-1], time_first(batch.actions)[:-1]
 
         reward = s.reward_scale * time_first(batch.reward)[:-1]
         over = self.out_of_time(time_first(batch.terminated)[:-1], time_axis=0)
+        over = self.ended_for(over, time_first(batch.alive)[1:])
         filled = time_first(batch.filled)[:-1]
         reward, over, filled, ahead = (time_first(x) for x in (reward, over, filled, values[1:]))
         returns = time_first(td_lambda_targets(reward, over, filled, ahead, s.gamma, s.gae_lambda))
@@ -144,7 +148,7 @@ class PPOLearner(Learner):
         inputs = jnp.concatenate([seen.own, told.embedding], -1)[:-1]
         log_pi = pick(log_policy(actor.outputs[:-1], avail), actions)
         starts = (before_each_step(actor.hidden)[:-1], before_each_step(critic.hidden)[:-1])
-        chunks = chop(s.seq_len, (inputs, avail, actions, log_pi, advantage, returns, mask), starts)
+        chunks = chop(s.seq_len, (inputs, avail, actions, log_pi, advantage, returns, mask, counted), starts)
         return jax.lax.stop_gradient(chunks), told, {"value_mean": masked_mean(values[:-1], mask)}
 
     def total_loss(
@@ -167,7 +171,7 @@ class PPOLearner(Learner):
         gain = jnp.minimum(ratio * chunks.advantage, clipped * chunks.advantage)
         entropy = masked_mean(-(jnp.exp(log_pi) * jnp.where(chunks.avail_actions, log_pi, 0.0)).sum(-1), chunks.mask)
         actor_loss = -masked_mean(gain, chunks.mask)
-        value_loss = masked_mean((values - chunks.returns) ** 2, chunks.mask)
+        value_loss = masked_mean((values - chunks.returns) ** 2, chunks.counted)
         metrics = {"policy_loss": actor_loss, "value_loss": value_loss, "entropy": entropy}
         metrics["clipped"] = masked_mean((abs(ratio - 1) > s.ppo_clip).astype(jnp.float32), chunks.mask)
         return actor_loss + s.value_coef * value_loss - s.entropy_coef * entropy, metrics

@@ -56,8 +56,11 @@ class QLearner(Learner):
             q_taken = params["mixer"](q_taken, batch.state[:, :-1])
             q_next = target["mixer"](q_next, batch.state[:, 1:])
         else:
-            reward, terminated = self.own_reward(batch), self.ended(batch)[..., None]
-            mask = filled[..., None] * batch.alive[:, :-1]
+            reward, terminated = (
+                self.own_reward(batch),
+                self.ended_for(self.ended(batch)[..., None], batch.alive[:, 1:]),
+            )
+            mask = self.counted(filled[..., None], batch.alive[:, :-1])
 
         y = jax.lax.stop_gradient(reward + self.settings.gamma * (1 - terminated) * q_next)
         td_error = q_taken - y

@@ -77,7 +77,7 @@ class QLearner4AM(Learner):
         inferred = self.mac.infer_all(params, seen, focal)
         told = self.tell(params, target, seen, focal, inferred, t_env, k_told)
 
-        mask = time_first(focal.mask)[:-1]
+        mask = time_first(self.counted(focal.filled, focal.alive))[:-1]
         q_taken, q_next = self.values(params, target, seen, focal, told.embedding)
         reward = self.settings.reward_scale * time_first(focal.reward)[:-1]
         y = jax.lax.stop_gradient(reward + self.settings.gamma * (1 - self.over(focal)) * q_next)
@@ -121,7 +121,8 @@ class QLearner4AM(Learner):
         return pick(older, best)
 
     def over(self, batch: FocalBatch) -> Float[Array, "time batch slot"]:
-        return self.out_of_time(time_first(batch.terminated)[:-1], time_axis=0)
+        ended = self.out_of_time(time_first(batch.terminated)[:-1], time_axis=0)
+        return self.ended_for(ended, time_first(batch.alive)[1:])
 
 
 def clip_each(largest: float) -> optax.GradientTransformation:

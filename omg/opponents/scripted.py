@@ -15,11 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from omg.envs.multiagentenv import Spec
-
-
-def random_action(obs: Array, avail_actions: Array, seat: Array, key: Array) -> Array:
-    lots = jax.random.uniform(key, avail_actions.shape)
-    return jnp.where(avail_actions, lots, -1.0).argmax()
+from omg.opponents.hunting import SNOWDRIFT, STAG_HUNT, random_action
 
 
 def _random(spec: Spec):
@@ -273,7 +269,13 @@ class RuleSplit(NamedTuple):
     test: tuple[str, ...]
 
 
-REGISTRY: dict[str, dict[str, Callable]] = {"foraging": FORAGING, "predator_prey": PREDATOR_PREY, "battle": BATTLE}
+REGISTRY: dict[str, dict[str, Callable]] = {
+    "foraging": FORAGING,
+    "predator_prey": PREDATOR_PREY,
+    "battle": BATTLE,
+    "stag_hunt": STAG_HUNT,
+    "snowdrift": SNOWDRIFT,
+}
 """World → rule → the rule made for that world's sizes."""
 
 SPLITS = {
@@ -284,4 +286,11 @@ SPLITS = {
     "predator_prey": RuleSplit(
         ("chase", "ambush", "flank", "guard"), ("cut_off", "tail", "herd", "stay_together", "shadow", "random")
     ),
+    "stag_hunt": RuleSplit(
+        ("always_stag", "always_hare", "random"), ("nearest_prey", "follow_crowd", "tit_for_tat", "switcher")
+    ),
+    "snowdrift": RuleSplit(
+        ("always_clear", "never_clear", "random"), ("topmost_drift", "follow_crowd", "tit_for_tat", "switcher")
+    ),
+    "battle": RuleSplit(("nearest_enemy", "spread_fire"), ("focus_fire", "kite")),
 }

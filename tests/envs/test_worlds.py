@@ -17,6 +17,8 @@ WORLDS = {
     "predator_prey": {},
     "matrix_game": {"states": TWO_STEP},
     "jaxmarl": {"name": "MPE_simple_speaker_listener_v4"},
+    "stag_hunt": {"stags": 2},
+    "snowdrift": {},
 }
 
 

@@ -1,11 +1,14 @@
 """Every loss against the same numbers worked out entry by entry, in plain loops."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from omg.controllers import BasicMAC
+from omg.envs import make
 from omg.learners import COMALearner, QLearner, QTranLearner
 from omg.utils.rl_utils import td_lambda_targets
 from tests.conftest import play
@@ -56,6 +59,30 @@ def test_independent_td_error(foraging, batch, double_q, beyond):
     loss, metrics = learner.loss(params, target, batch, jnp.int32(0), KEY)
     np.testing.assert_allclose(loss, np.mean(np.square(errors)), rtol=1e-5)
     np.testing.assert_allclose(metrics["td_error_abs"], np.mean(np.abs(errors)), rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["mixed", "cooperative"])
+def test_who_is_gone_counts_only_in_a_team(kind):
+    """Hunters leave one by one. In a mixed game that is their end; in a team they go on earning."""
+    world = make("stag_hunt", grid_size=3, hunters=2, hares=2, stags=0, episode_limit=8)
+    spec = dataclasses.replace(world.spec, kind=kind)
+    hunt = play(world, 6, seed=1)
+    left_early = [(b, t, i) for b, t, i in np.argwhere(~np.asarray(hunt.alive)) if hunt.filled[b, t]]
+    assert left_early, "somebody plays on alone"
+    learner, params, target = learner_of(QLearner, spec)
+    q = np.asarray(learner.mac.unroll(params["agent"], hunt).outputs)
+    older = np.asarray(learner.mac.unroll(target["agent"], hunt).outputs)
+    errors = []
+    for b in range(hunt.batch_size):
+        for t in range(int(hunt.filled[b].sum())):
+            for i in range(2):
+                if kind == "mixed" and not hunt.alive[b, t, i]:
+                    continue
+                over = bool(hunt["terminated"][b, t]) or (kind == "mixed" and not hunt.alive[b, t + 1, i])
+                ahead = 0.0 if over else older[b, t + 1, i, best(q[b, t + 1, i], hunt.avail_actions[b, t + 1, i])]
+                errors.append(q[b, t, i, int(hunt.actions[b, t, i])] - float(hunt.reward[b, t, i]) - 0.9 * ahead)
+    loss, _ = learner.loss(params, target, hunt, jnp.int32(0), KEY)
+    np.testing.assert_allclose(loss, np.mean(np.square(errors)), rtol=1e-5)
 
 
 @pytest.mark.parametrize("mixer", ["vdn", "qmix"])

@@ -1,0 +1,130 @@
+"""Stag hunt (MSH): a hare feeds one hunter, a stag feeds several, and only if they come together.
+
+Whoever steps onto a hare has it (by lot, where two arrive at once). A stag falls as soon as two hunters or more stand
+on it; they share it. Whoever has hunted leaves, and the others play on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int
+from PIL import Image
+
+from omg.envs.grid import COLOURS, board, disc, each_first, move, scatter, stays_on_board
+from omg.envs.multiagentenv import Goals, MultiAgentEnv, Spec, Storage, Timestep
+from omg.utils.settings import UserError
+
+BROWN, RED = (150, 111, 72), (176, 58, 46)
+
+
+@dataclass(frozen=True)
+class StagHuntSettings:
+    grid_size: int = 8
+    hunters: int = 4
+    hares: int = 4
+    stags: int = 1
+    hare_reward: float = 1.0
+    stag_reward: float = 10.0
+    episode_limit: int = 30
+
+
+class Hunt(NamedTuple):
+    """Prey are numbered hares first."""
+
+    hunters: Int[Array, "hunter 2"]
+    prey: Int[Array, "prey 2"]
+    hunting: Bool[Array, " hunter"]
+    there: Bool[Array, " prey"]
+    caught: Int[Array, " hunter"]
+    """What each hunter caught at this step; -1: nothing."""
+    t: Int[Array, ""]
+
+
+class StagHunt(MultiAgentEnv):
+    """Everybody sees the whole board: hunters (oneself first) and prey as row, column and whether still there."""
+
+    Settings = StagHuntSettings
+
+    def __init__(self, settings: StagHuntSettings):
+        s = settings
+        if min(s.hunters, s.hares + s.stags, s.episode_limit) < 1 or min(s.hares, s.stags) < 0 or s.grid_size < 2:
+            raise UserError(
+                "a hunt needs a hunter, some prey, an episode_limit of 1 or more and a board of 2×2 or more."
+            )
+        if s.hunters + s.hares + s.stags > s.grid_size**2:
+            raise UserError(
+                f"a board of {s.grid_size}×{s.grid_size} is too small for {s.hunters} hunters and "
+                f"{s.hares + s.stags} prey: each starts on a cell of its own."
+            )
+        self.settings = s
+        self.n_prey = s.hares + s.stags
+        self.is_stag = jnp.arange(self.n_prey) >= s.hares
+        self.scale = 1 / s.grid_size
+        layout = (("hunters", (s.hunters, 3)), ("hares", (s.hares, 3)), ("stags", (s.stags, 3)), ("time", (1,)))
+        size = 3 * (s.hunters + self.n_prey) + 1
+        whole = Storage("int8", self.scale) if max(s.grid_size, s.episode_limit) <= 127 else Storage()
+        self.spec = Spec("stag_hunt", s.hunters, 5, size, size, s.episode_limit, "mixed", whole, whole, layout)
+        self.n_goals = self.n_prey
+
+    def reset(self, key: Array) -> tuple[Hunt, Timestep]:
+        n = self.settings.hunters
+        cells = scatter(key, self.settings.grid_size, n + self.n_prey)
+        nothing = jnp.full(n, -1, jnp.int32)
+        start = Hunt(cells[:n], cells[n:], jnp.ones(n, bool), jnp.ones(self.n_prey, bool), nothing, jnp.int32(0))
+        return start, self._show(start, jnp.zeros(n))
+
+    def step(self, state: Hunt, actions: Int[Array, " agent"], key: Array) -> tuple[Hunt, Timestep]:
+        s, hunt = self.settings, state
+        hunters = move(hunt.hunters, actions, hunt.hunting, s.grid_size)
+        on = (hunters[:, None] == hunt.prey).all(-1) & hunt.hunting[:, None] & hunt.there
+        lots = jax.random.uniform(key, (s.hunters, 1))
+        first = on & (jnp.where(on, lots, -1.0) == jnp.where(on, lots, -1.0).max(0))
+        company = on.sum(0)
+        takes = jnp.where(self.is_stag, on & (company >= 2), first)
+        worth = jnp.where(self.is_stag, s.stag_reward / jnp.maximum(company, 1), s.hare_reward)
+        reward = (takes * worth).sum(1)
+        caught = jnp.where(takes.any(1), takes.argmax(1), -1)
+        new = Hunt(
+            hunters, hunt.prey, hunt.hunting & ~takes.any(1), hunt.there & ~takes.any(0), caught.astype(jnp.int32),
+            hunt.t + 1,
+        )  # fmt: skip
+        return new, self._show(new, reward)
+
+    def goals(self, state: Hunt) -> Goals:
+        return Goals(state.there, state.caught)
+
+    def _show(self, hunt: Hunt, reward: Array) -> Timestep:
+        hunters = jnp.concatenate([hunt.hunters, jnp.ones_like(hunt.hunters[:, :1])], 1) * hunt.hunting[:, None]
+        prey = jnp.concatenate([hunt.prey, jnp.ones_like(hunt.prey[:, :1])], 1) * hunt.there[:, None]
+        rest = jnp.append(prey.ravel(), hunt.t) * self.scale
+        n = self.settings.hunters
+        seen = each_first(hunters * self.scale).reshape(n, -1)
+        stay = jnp.arange(5) == 0
+        can = stays_on_board(hunt.hunters, self.settings.grid_size) & hunt.hunting[:, None]
+        return Timestep(
+            obs=jnp.concatenate([seen, jnp.broadcast_to(rest, (n, rest.size))], 1),
+            state=jnp.concatenate([seen[0], rest]),
+            avail_actions=can | stay,
+            reward=reward,
+            terminated=~hunt.hunting.any(),
+            alive=hunt.hunting,
+            info={
+                "hares": (~hunt.there & ~self.is_stag).sum().astype(jnp.float32),
+                "stags": (~hunt.there & self.is_stag).sum().astype(jnp.float32),
+            },
+        )
+
+    def render(self, state: Hunt) -> Image.Image:
+        picture, draw = board(self.settings.grid_size)
+        for i, (place, there) in enumerate(zip(state.prey, state.there, strict=True)):
+            if there:
+                stag = bool(self.is_stag[i])
+                disc(draw, place, 15 if stag else 9, RED if stag else BROWN, "S" if stag else "h")
+        for i, (place, hunting) in enumerate(zip(state.hunters, state.hunting, strict=True)):
+            if hunting:
+                disc(draw, place, 10, COLOURS[i % len(COLOURS)], f"{i + 1}", shift=3 * i - 4)
+        return picture
