@@ -11,8 +11,8 @@ import jax
 from omg import config as configuration
 from omg.components.action_selectors import REGISTRY as selector_REGISTRY
 from omg.components.episode_buffer import ReplayBuffer, make_scheme
+from omg.controllers import AMONG_OTHERS, BasicMAC
 from omg.controllers import REGISTRY as mac_REGISTRY
-from omg.controllers import BasicMAC
 from omg.envs import REGISTRY as env_REGISTRY
 from omg.envs import MultiAgentEnv, Spec
 from omg.envs.host import HostWorld
@@ -164,10 +164,10 @@ def args_sanity_check(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[s
 
 def _among_others(config: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """A pool or a mixed team makes of an independent learner one agent among others."""
-    if not (config.get("multi_algs") or config.get("pool")) or config.get("mac") == "multi_module_mac":
+    if not (config.get("multi_algs") or config.get("pool")) or config.get("mac") in AMONG_OTHERS.values():
         return config, []
-    if config["learner"] == "ppo_learner":
-        return config | {"mac": "multi_module_mac"}, []
+    if config["learner"] in ("ppo_learner", "hop_learner"):
+        return config | {"mac": AMONG_OTHERS[config["mac"]]}, []
     if config["learner"] != "q_learner":
         raise UserError(f"{config['name']} learns for a whole team and takes no pool: try iql, d3qn or ppo.")
     if config.get("mixer"):
@@ -196,7 +196,8 @@ def build(
     env = choose(env_REGISTRY, run.env, "world")(run.env_args or {})
     make_learner = choose(le_REGISTRY, run.learner, "learner")
     fill(make_learner.Settings, config)
-    among_others = run.mac == "multi_module_mac"
+    make_mac = choose(mac_REGISTRY, run.mac, "mac")
+    among_others, plans = run.mac in AMONG_OTHERS.values(), getattr(make_mac, "plans", False)
     if isinstance(env, HostWorld) and not issubclass(make_runner, HostRunner):
         raise UserError(f"{run.env} runs outside the compiled program: set --runner=episode or --runner=parallel.")
     if among_others and issubclass(make_runner, HostRunner):
@@ -207,7 +208,9 @@ def build(
     with_vae = dict(config)
     if model.needs_vae:
         with_vae["vae"] = stand_ins.vae if stand_ins else vaes.find(env.spec, config, saved)
-    mac: Any = choose(mac_REGISTRY, run.mac, "mac")(env.spec, config)
+    if plans and issubclass(make_runner, HostRunner):
+        raise UserError(f"{run.name} plans in the compiled world: runner must be vector, not {run.runner}.")
+    mac: Any = make_mac(env if plans else env.spec, config)
     learner = make_learner(env.spec, mac, with_vae)
     if learner.focal != among_others:
         only = "cannot learn" if among_others else "only learns"
@@ -218,6 +221,8 @@ def build(
             f"batch_size_run ({settings.batch_size_run})."
         )
     scheme, groups = make_scheme(env.spec)
+    if plans:
+        scheme |= mac.scheme
     n_seeds = None if run.seeds == 1 else run.seeds
     seeds = list(range(run.seed, run.seed + run.seeds))
     if among_others:

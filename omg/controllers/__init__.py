@@ -1,13 +1,24 @@
 """Controllers by name (`mac`): who decides for which seat."""
 
-from omg.controllers.basic_controller import BasicMAC, Memory, Unrolled
-from omg.controllers.om_controller import FocalMAC, MultiModuleMAC, Side, TeamPolicies
-from omg.controllers.rule_controller import Rule, RuleMAC
+from typing import Any
 
-REGISTRY: dict[str, type[BasicMAC]] = {"basic_mac": BasicMAC, "am_mac": FocalMAC, "multi_module_mac": FocalMAC}
-"""`multi_module_mac`: the runner seats the trained agent among others; `am_mac`: it has all seats."""
+from omg.controllers.basic_controller import BasicMAC, Memory, Unrolled
+from omg.controllers.hop_controller import HopMAC
+from omg.controllers.om_controller import FocalMAC, MultiModuleMAC, Side, TeamPolicies, TeamPrior
+from omg.controllers.rule_controller import MoodMAC, Rule, RuleMAC
+
+REGISTRY: dict[str, Any] = {
+    "basic_mac": BasicMAC,
+    "am_mac": FocalMAC,
+    "multi_module_mac": FocalMAC,
+    "hop_mac": HopMAC,
+    "multi_hop_mac": HopMAC,
+}
+"""`multi_…`: the runner seats the trained agent among others; the same without: it has all seats."""
+
+AMONG_OTHERS = {"am_mac": "multi_module_mac", "hop_mac": "multi_hop_mac"}
 
 __all__ = [
-    "REGISTRY", "BasicMAC", "FocalMAC", "Memory", "MultiModuleMAC", "Rule", "RuleMAC", "Side", "TeamPolicies",
-    "Unrolled",
+    "AMONG_OTHERS", "REGISTRY", "BasicMAC", "FocalMAC", "HopMAC", "Memory", "MoodMAC", "MultiModuleMAC", "Rule",
+    "RuleMAC", "Side", "TeamPolicies", "TeamPrior", "Unrolled",
 ]  # fmt: skip

@@ -114,32 +114,48 @@ class TeamMemory(NamedTuple):
     sides: tuple[Any, ...]
 
 
+class TeamPrior(NamedTuple):
+    """What everybody brings from earlier episodes: the trained agent's own, and each side's (nothing: none)."""
+
+    trained: Any
+    sides: tuple[Any, ...] = ()
+
+
 class MultiModuleMAC:
     """Worlds come as `seats × blocks × worlds of a block`. Who sits where is known before compiling."""
 
     def __init__(self, spec: Spec, trained: Any, offsets: tuple[int, ...], sides: tuple[Side, ...]):
         self.spec = spec
         self.trained = trained
-        self.prior_size = trained.prior_size if isinstance(trained, FocalMAC) else 0
+        self.plans = getattr(trained, "plans", False)
+        self.prior_size = getattr(trained, "prior_size", 0)
         self.sides = sides
         self.offsets = offsets
         seats = np.arange(spec.n_agents)[:, None]
         self.seats = tuple((seats + np.array(o)) % spec.n_agents for o in (offsets, *(s.offsets for s in sides)))
         self.back = np.argsort(np.concatenate(self.seats, -1), -1)
 
-    def init_memory(self, agent: TeamPolicies, batch: int, prior: Array | None = None) -> TeamMemory:
+    def init_memory(self, agent: TeamPolicies, batch: int, prior: Array | TeamPrior | None = None) -> TeamMemory:
         n = self.spec.n_agents
         worlds = batch // n
-        own = self._own_memory(agent.trained, worlds, prior)
+        given = prior if isinstance(prior, TeamPrior) else TeamPrior(prior)
+        own = self._own_memory(agent.trained, worlds, given.trained)
 
-        def of(side: Side, policies: Any) -> Any:
-            one = jax.vmap(lambda p: side.mac.init_memory(p, worlds // side.blocks, len(side.offsets)))(policies)
+        def of(i: int, side: Side, policies: Any) -> Any:
+            size = worlds // side.blocks
+            if i < len(given.sides):
+                brought = jax.tree.map(lambda x: x.reshape(n, side.blocks, size, *x.shape[1:]), given.sides[i])
+                return jax.vmap(jax.vmap(side.mac.remembering))(brought)
+            one = jax.vmap(lambda p: side.mac.init_memory(p, size, len(side.offsets)))(policies)
             return jax.tree.map(lambda x: jnp.broadcast_to(x, (n, *x.shape)), one)
 
-        return TeamMemory(own, tuple(of(side, p) for side, p in zip(self.sides, agent.sides, strict=True)))
+        sides = zip(range(len(self.sides)), self.sides, agent.sides, strict=True)
+        return TeamMemory(own, tuple(of(*side) for side in sides))
 
     def _own_memory(self, trained: Any, worlds: int, prior: Array | None) -> Any:
         n, agents = self.spec.n_agents, len(self.offsets)
+        if self.plans:
+            return self.trained.init_memory(trained, n * worlds, agents, prior)
         if prior is None or not self.prior_size:
             one = self.trained.init_memory(trained, worlds, agents)
             return jax.tree.map(lambda x: jnp.broadcast_to(x, (n, *x.shape)), one)
@@ -147,16 +163,25 @@ class MultiModuleMAC:
         return jax.vmap(lambda p: self.trained.init_memory(trained, worlds, agents, p))(prior)
 
     def select_actions(
-        self, agent: TeamPolicies, seen: Timestep, memory: TeamMemory, t_env: Array, key: Array, test_mode: bool
-    ) -> tuple[Int[Array, "batch agent"], TeamMemory]:
+        self, agent: TeamPolicies, seen: Timestep, memory: TeamMemory, t_env: Array, key: Array, test_mode: bool,
+        world: Any = None,
+    ) -> tuple[Int[Array, "batch agent"], TeamMemory]:  # fmt: skip
         n = self.spec.n_agents
+        everything = seen
         k_own, *k_sides = jax.random.split(key, 1 + len(self.sides))
         seen = jax.tree.map(lambda x: x.reshape(n, -1, *x.shape[1:]), seen)
 
         def own(seen_k: Timestep, memory_k: Any, k: Array, seats: Array):
             return self.trained.select_actions(agent.trained, _of(seen_k, seats), memory_k, t_env, k, test_mode, seats)
 
-        taken, trained = jax.vmap(own)(seen, memory.trained, jax.random.split(k_own, n), self.seats[0])
+        if self.plans:
+            seats = jnp.repeat(jnp.asarray(self.seats[0]), everything.obs.shape[0] // n, axis=0)
+            taken, trained = self.trained.select_actions(
+                agent.trained, everything, memory.trained, t_env, k_own, test_mode, seats, world
+            )
+            taken = taken.reshape(n, -1, len(self.offsets))
+        else:
+            taken, trained = jax.vmap(own)(seen, memory.trained, jax.random.split(k_own, n), self.seats[0])
         actions, remembered = [taken], []
         for side, policies, remembers, k_side, seats in zip(
             self.sides, agent.sides, memory.sides, k_sides, self.seats[1:], strict=True
@@ -167,6 +192,12 @@ class MultiModuleMAC:
         columns = jnp.concatenate(actions, -1)
         in_order = jnp.take_along_axis(columns, jnp.asarray(self.back)[:, None], axis=-1)
         return in_order.reshape(-1, n), TeamMemory(trained, tuple(remembered))
+
+    def observe(
+        self, agent: TeamPolicies, memory: TeamMemory, seen: Timestep, actions: Array, world: Any, shown: Timestep
+    ) -> tuple[TeamMemory, dict[str, Array]]:
+        trained, noted = self.trained.observe(agent.trained, memory.trained, seen, actions, world, shown)
+        return memory._replace(trained=trained), noted
 
     def _side(self, side: Side, policies: Any, seen: Timestep, memory: Any, t_env: Array, key: Array, seats: Any):
         """Every block is played by its own member; a frozen policy does not explore."""

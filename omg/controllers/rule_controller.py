@@ -56,3 +56,32 @@ class RuleMAC:
         who = jnp.arange(n) if seats is None else seats
         actions = jax.vmap(jax.vmap(decide), in_axes=(0, 0, None, 0))(seen.obs, seen.avail_actions, who, keys)
         return actions, memory
+
+
+class Mood(NamedTuple):
+    """Whether the others were friendly when they last met."""
+
+    friendly: Bool[Array, " batch"]
+
+
+class MoodMAC:
+    """Tit-for-tat over episodes: one rule after a friendly meeting (and at first), another after an unfriendly one."""
+
+    def __init__(self, spec: Spec, friendly: Rule, unfriendly: Rule):
+        self.spec = spec
+        self.rules = RuleMAC(spec, friendly), RuleMAC(spec, unfriendly)
+
+    def init_memory(self, agent: Array | None, batch: int, seats: int | None = None) -> Mood:
+        return Mood(jnp.ones(batch, bool))
+
+    def remembering(self, friendly: Bool[Array, " batch"]) -> Mood:
+        return Mood(friendly)
+
+    def select_actions(
+        self, agent: Array | None, seen: Timestep, memory: Mood, t_env: Array, key: Array, test_mode: bool,
+        seats: Int[Array, " agent"] | None = None,
+    ) -> tuple[Int[Array, "batch agent"], Mood]:  # fmt: skip
+        kind, unkind = (
+            mac.select_actions(None, seen, NoMemory(), t_env, key, test_mode, seats)[0] for mac in self.rules
+        )
+        return jnp.where(memory.friendly[:, None], kind, unkind), memory

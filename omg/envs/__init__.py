@@ -52,9 +52,15 @@ def _snowdrift(env_args: Mapping[str, Any]) -> MultiAgentEnv:
 
 
 def _sc2(env_args: Mapping[str, Any]) -> MultiAgentEnv:
-    from omg.envs.host import HostWorld
+    from omg.envs.host import SC2World
 
-    return HostWorld(env_args)
+    return SC2World(env_args)
+
+
+def _pettingzoo(env_args: Mapping[str, Any]) -> MultiAgentEnv:
+    from omg.envs.pettingzoo_worlds import PettingZooWorld
+
+    return PettingZooWorld(env_args)
 
 
 REGISTRY: dict[str, Callable[[Mapping[str, Any]], MultiAgentEnv]] = {
@@ -66,6 +72,7 @@ REGISTRY: dict[str, Callable[[Mapping[str, Any]], MultiAgentEnv]] = {
     "stag_hunt": _stag_hunt,
     "snowdrift": _snowdrift,
     "sc2": _sc2,
+    "pettingzoo": _pettingzoo,
 }
 
 
@@ -76,8 +83,16 @@ def to_smac(world: str, seed: int = 0, /, **env_args: Any) -> Any:
     return SMACInterface(make(world, **env_args), seed)
 
 
+def to_pettingzoo(world: str | MultiAgentEnv, seed: int = 0, /, render_mode: str | None = None, **env_args: Any) -> Any:
+    """A world of ours as PettingZoo's `ParallelEnv`: `to_pettingzoo("stag_hunt", stags=2)`."""
+    from omg.envs.pettingzoo_worlds import OurParallelEnv
+
+    ours = make(world, **env_args) if isinstance(world, str) else world
+    return OurParallelEnv(ours, seed, render_mode)
+
+
 def make(world: str, /, **env_args: Any) -> MultiAgentEnv:
     return choose(REGISTRY, world, "world")(env_args)
 
 
-__all__ = ["REGISTRY", "MultiAgentEnv", "Spec", "Timestep", "make", "to_smac"]
+__all__ = ["REGISTRY", "MultiAgentEnv", "Spec", "Timestep", "make", "to_pettingzoo", "to_smac"]

@@ -43,6 +43,13 @@ def each_first(rows: Float[Array, "agent feature"]) -> Float[Array, "agent agent
     return rows[(np.arange(n)[:, None] + np.arange(n)) % n]
 
 
+def from_here(goals: Float[Array, "*rows goal 3"], me: Float[Array, "*rows 2"]) -> Float[Array, "*rows goal 4"]:
+    """Goals (row, column, there) as seen from a cell: the way to them, how long it is, and whether they are there."""
+    way = (goals[..., :2] - me[..., None, :]) * goals[..., 2:].astype(bool)
+    far = abs(way).sum(-1, keepdims=True)
+    return jnp.concatenate([way, far, goals[..., 2:]], -1)
+
+
 def board(size: int) -> tuple[Image.Image, ImageDraw.ImageDraw]:
     picture = Image.new("RGB", (size * CELL + 1, size * CELL + 1), PAPER)
     draw = ImageDraw.Draw(picture)

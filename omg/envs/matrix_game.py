@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float, Int
 
-from omg.envs.multiagentenv import Kind, MultiAgentEnv, Spec, Timestep
+from omg.envs.multiagentenv import Goals, Kind, MultiAgentEnv, Spec, Timestep
 from omg.utils.settings import UserError, nearest
 
 END = -1
@@ -63,6 +63,8 @@ class MatrixGame(MultiAgentEnv):
         self.rounds, self.n_states = s.rounds, len(names)
         self.actions = jnp.array(shape)
         size = self.n_states + n * max(shape)
+        self.n_goals = self.goal_size = max(shape)
+        self.goal_kinds = tuple(range(self.n_goals))
         self.spec = Spec("matrix_game", n, max(shape), size, size, limit, _kind(tensors, shared))
 
     def reset(self, key: Array) -> tuple[GameState, Timestep]:
@@ -81,6 +83,13 @@ class MatrixGame(MultiAgentEnv):
         rounds = state.round + round_over
         new = GameState(jnp.where(round_over, 0, after), rounds, actions.astype(jnp.int32))
         return new, self._show(new, reward, rounds >= self.rounds)
+
+    def goals(self, state: GameState) -> Goals:
+        """To be after an action is to play it next."""
+        return Goals(jnp.ones(self.n_goals, bool), state.last_actions)
+
+    def goal_features(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows goal feature"]:
+        return jnp.broadcast_to(jnp.eye(self.n_goals), (*obs.shape[:-1], self.n_goals, self.n_goals))
 
     def _show(self, state: GameState, reward: Array, terminated: Array) -> Timestep:
         n, a = self.spec.n_agents, self.spec.n_actions

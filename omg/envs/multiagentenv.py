@@ -75,6 +75,9 @@ class MultiAgentEnv:
     spec: Spec
     n_goals: int = 0
     """How many goals a world knows (`goals`); 0: it knows none."""
+    goal_kinds: tuple[int, ...] = ()
+    """Which kind each goal is of: what stays the same from one episode to the next."""
+    goal_size: int = 0
 
     def reset(self, key: Array) -> tuple[Any, Timestep]:
         raise NotImplementedError(f"{type(self).__name__} does not say how an episode starts")
@@ -84,6 +87,10 @@ class MultiAgentEnv:
 
     def goals(self, state: Any) -> Goals:
         raise NotImplementedError(f"{type(self).__name__} does not say what its agents may be after")
+
+    def goal_features(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows goal feature"]:
+        """Every goal as an agent with this observation sees it (`goal_size` numbers each)."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what its goals look like")
 
     def render(self, state: Any) -> Image | None:
         """A picture of one moment, where the world has one."""

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int
 from PIL import Image
 
-from omg.envs.grid import COLOURS, board, disc, each_first, move, scatter, stays_on_board
+from omg.envs.grid import COLOURS, board, disc, each_first, from_here, move, scatter, stays_on_board
 from omg.envs.multiagentenv import Goals, MultiAgentEnv, Spec, Storage, Timestep
 from omg.utils.settings import UserError
 
@@ -59,7 +59,8 @@ class Snowdrift(MultiAgentEnv):
         size = 2 * s.players + 3 * s.drifts + 1
         whole = Storage("int8", self.scale) if max(s.grid_size, s.episode_limit) <= 127 else Storage()
         self.spec = Spec("snowdrift", s.players, 5, size, size, s.episode_limit, "mixed", whole, whole, layout)
-        self.n_goals = s.drifts
+        self.n_goals, self.goal_size = s.drifts, 4
+        self.goal_kinds = (0,) * s.drifts
 
     def reset(self, key: Array) -> tuple[Snow, Timestep]:
         n = self.settings.players
@@ -81,6 +82,10 @@ class Snowdrift(MultiAgentEnv):
 
     def goals(self, state: Snow) -> Goals:
         return Goals(state.there, state.cleared)
+
+    def goal_features(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows goal feature"]:
+        drifts = obs[..., 2 * self.settings.players : -1].reshape(*obs.shape[:-1], self.settings.drifts, 3)
+        return from_here(drifts, obs[..., :2])
 
     def _show(self, snow: Snow, reward: Array) -> Timestep:
         n = self.settings.players

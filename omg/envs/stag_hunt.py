@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int
 from PIL import Image
 
-from omg.envs.grid import COLOURS, board, disc, each_first, move, scatter, stays_on_board
+from omg.envs.grid import COLOURS, board, disc, each_first, from_here, move, scatter, stays_on_board
 from omg.envs.multiagentenv import Goals, MultiAgentEnv, Spec, Storage, Timestep
 from omg.utils.settings import UserError
 
@@ -68,7 +68,8 @@ class StagHunt(MultiAgentEnv):
         size = 3 * (s.hunters + self.n_prey) + 1
         whole = Storage("int8", self.scale) if max(s.grid_size, s.episode_limit) <= 127 else Storage()
         self.spec = Spec("stag_hunt", s.hunters, 5, size, size, s.episode_limit, "mixed", whole, whole, layout)
-        self.n_goals = self.n_prey
+        self.n_goals, self.goal_size = self.n_prey, 5
+        self.goal_kinds = (0,) * s.hares + (1,) * s.stags
 
     def reset(self, key: Array) -> tuple[Hunt, Timestep]:
         n = self.settings.hunters
@@ -96,6 +97,12 @@ class StagHunt(MultiAgentEnv):
 
     def goals(self, state: Hunt) -> Goals:
         return Goals(state.there, state.caught)
+
+    def goal_features(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows goal feature"]:
+        prey = obs[..., 3 * self.settings.hunters : -1].reshape(*obs.shape[:-1], self.n_prey, 3)
+        seen = from_here(prey, obs[..., :2])
+        kind = jnp.broadcast_to(self.is_stag[:, None], (*seen.shape[:-1], 1))
+        return jnp.concatenate([seen, kind], -1)
 
     def _show(self, hunt: Hunt, reward: Array) -> Timestep:
         hunters = jnp.concatenate([hunt.hunters, jnp.ones_like(hunt.hunters[:, :1])], 1) * hunt.hunting[:, None]

@@ -2,6 +2,7 @@
 
 from omg.learners.base import Learner, LearnerSettings, LearnerState
 from omg.learners.coma_learner import COMALearner, COMALearnerSettings
+from omg.learners.hop_learner import HopLearner
 from omg.learners.omg_learner import OMGLearner
 from omg.learners.ppo_learner import PPOLearner
 from omg.learners.q_learner import QLearner, QLearnerSettings
@@ -15,12 +16,14 @@ REGISTRY: dict[str, type[Learner]] = {
     "q_learner_4am": QLearner4AM,
     "omg_learner": OMGLearner,
     "ppo_learner": PPOLearner,
+    "hop_learner": HopLearner,
 }
 
 __all__ = [
     "REGISTRY",
     "COMALearner",
     "COMALearnerSettings",
+    "HopLearner",
     "Learner",
     "LearnerSettings",
     "LearnerState",

@@ -287,10 +287,10 @@ SPLITS = {
         ("chase", "ambush", "flank", "guard"), ("cut_off", "tail", "herd", "stay_together", "shadow", "random")
     ),
     "stag_hunt": RuleSplit(
-        ("always_stag", "always_hare", "random"), ("nearest_prey", "follow_crowd", "tit_for_tat", "switcher")
+        ("always_stag", "always_hare", "follow_crowd"), ("nearest_prey", "random", "tit_for_tat", "switcher")
     ),
     "snowdrift": RuleSplit(
-        ("always_clear", "never_clear", "random"), ("topmost_drift", "follow_crowd", "tit_for_tat", "switcher")
+        ("always_clear", "never_clear", "follow_crowd"), ("topmost_drift", "random", "tit_for_tat", "switcher")
     ),
     "battle": RuleSplit(("nearest_enemy", "spread_fire"), ("focus_fire", "kite")),
 }

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array
 
 from omg.components.episode_buffer import EpisodeBatch, Groups, Scheme, shape_of
-from omg.envs.host import SMAC_INFO, HostWorld
+from omg.envs.host import HostWorld
 from omg.envs.multiagentenv import MultiAgentEnv, Timestep
 from omg.runners.vector_runner import EpisodeStats
 from omg.runners.workers import LocalWorld, Recipe, RemoteWorld, Shown, WorldLost
@@ -52,7 +52,9 @@ class HostRunner:
         self.lost_in_a_row = 0
         self.select = jax.jit(mac.select_actions, static_argnums=5)
         self.info_names = (
-            SMAC_INFO if isinstance(env, HostWorld) else tuple(jax.eval_shape(env.reset, jax.random.key(0))[1].info)
+            env.info_names
+            if isinstance(env, HostWorld)
+            else tuple(jax.eval_shape(env.reset, jax.random.key(0))[1].info)
         )
 
     def open(self, recipe: Recipe, timeout: float) -> Sequence[Any]:

@@ -61,6 +61,7 @@ class VectorRunner:
         self.batch_size = batch_size
         self.n_seeds = n_seeds
         self.policies = ()
+        self.plans = getattr(mac, "plans", False)
         self.leading = (batch_size,) if n_seeds is None else (n_seeds, batch_size)
 
     def each(self, function: Callable, in_axes: Any = 0) -> Callable:
@@ -75,7 +76,7 @@ class VectorRunner:
         return self.play(agent, t_env, key, test_mode, keep)[:2]
 
     def play(
-        self, agent: Any, t_env: Array, key: Array, test_mode: bool, keep: bool = True, prior: Array | None = None
+        self, agent: Any, t_env: Array, key: Array, test_mode: bool, keep: bool = True, prior: Any = None
     ) -> tuple[EpisodeBatch | None, EpisodeStats, Any]:
         """The same, and what the controller remembers at the end. `keep=False` forgets what happened in the episodes;
         `prior` is what the controller knows from earlier ones.
@@ -94,7 +95,9 @@ class VectorRunner:
 
         def step(play: _Play) -> _Play:
             one = self.each(self._step, in_axes=(0, 0, 0, 0, 0, 0, None, None))
-            actions, world, seen, memory = one(agent, t_env, key, play.world, play.seen, play.memory, play.t, test_mode)
+            actions, world, seen, memory, noted = one(
+                agent, t_env, key, play.world, play.seen, play.memory, play.t, test_mode
+            )
             running = play.running
             stats = EpisodeStats(
                 play.stats.agent_returns + jnp.where(running[..., None], seen.reward, 0.0),
@@ -102,6 +105,7 @@ class VectorRunner:
                 jax.tree.map(lambda new, old: jnp.where(running, new, old), seen.info, play.stats.info),
             )
             done = {"actions": actions, "reward": seen.reward, "terminated": seen.terminated, "filled": running}
+            done |= {name: value for name, value in noted.items() if name in self.scheme}
             slots = self._write(play.slots, play.t, running, done)
             slots = self._write(slots, play.t + 1, running, _shown(seen))
             return _Play(play.t + 1, world, seen, memory, running & ~seen.terminated, stats, slots)
@@ -109,7 +113,7 @@ class VectorRunner:
         play = jax.lax.while_loop(lambda play: (play.t < limit) & play.running.any(), step, play)
         return _episodes_first(play.slots, len(self.leading)), play.stats, play.memory
 
-    def _reset(self, agent: Any, key: Array, prior: Array | None):
+    def _reset(self, agent: Any, key: Array, prior: Any):
         keys = jax.random.split(jax.random.fold_in(key, self.env.spec.episode_limit), self.batch_size)
         world, seen = jax.vmap(self.env.reset)(keys)
         memory = self.mac.init_memory(agent, self.batch_size, **({} if prior is None else {"prior": prior}))
@@ -117,10 +121,17 @@ class VectorRunner:
 
     def _step(self, agent, t_env, key, world, seen, memory, t, test_mode):
         k_act, k_world = jax.random.split(jax.random.fold_in(key, t))
-        actions, memory = self.mac.select_actions(agent, seen, memory, t_env, k_act, test_mode)
+        # Whoever plans looks into the world itself, and at what everybody did.
+        plans = {"world": world} if self.plans else {}
+        actions, memory = self.mac.select_actions(agent, seen, memory, t_env, k_act, test_mode, **plans)
         keys = jax.random.split(k_world, self.batch_size)
-        world, seen = jax.vmap(self.env.step)(world, actions, keys)
-        return actions, world, seen, memory
+        world, shown = jax.vmap(self.env.step)(world, actions, keys)
+        noted: dict[str, Array] = {}
+        if "reached" in self.scheme:
+            noted["reached"] = jax.vmap(self.env.goals)(world).reached
+        if self.plans:
+            memory, noted = self.mac.observe(agent, memory, seen, actions, world, shown)
+        return actions, world, shown, memory, noted
 
     def _write(self, slots: EpisodeBatch | None, t: Array, running: Array, values: dict[str, Array]):
         """Puts values into slot t of every world that is still running; the others keep their zeros."""

@@ -47,9 +47,13 @@ class WorldLost(Exception):
 
 
 def open_world(recipe: Recipe) -> Any:
-    """A world with SMAC's methods: SMAC's own, or one of ours behind its interface."""
+    """A world with SMAC's methods: SMAC's own, one of PettingZoo's, or one of ours behind its interface."""
     if recipe.env == "sc2":
         return open_sc2(recipe.env_args, recipe.seed)
+    if recipe.env == "pettingzoo":
+        from omg.envs.pettingzoo_worlds import open_pettingzoo
+
+        return open_pettingzoo(recipe.env_args, recipe.seed)
     return to_smac(recipe.env, recipe.seed, **recipe.env_args)
 
 

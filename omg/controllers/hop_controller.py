@@ -1,0 +1,294 @@
+"""HOP while it plays: what each co-player is after, and a search for the best reply to it.
+
+Beliefs over goals follow what co-players do (`observe`). To decide, goals are drawn from the beliefs; for each draw a
+tree is searched in the real world model, in which co-players act by their goal-conditioned model; values are averaged
+over the draws, and the action is drawn from a Boltzmann distribution of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import mctx
+from jaxtyping import Array, Bool, Float, Int
+
+from omg.components.action_selectors import UNAVAILABLE, ActionSelector, SelectorSettings
+from omg.components.beliefs import across, spread, within
+from omg.components.episode_buffer import Field, Scheme
+from omg.components.linear import MLP
+from omg.envs.multiagentenv import MultiAgentEnv, Timestep
+from omg.utils.rl_utils import pick
+from omg.utils.settings import UserError, fill
+
+
+@dataclass(frozen=True)
+class HopSettings:
+    simulations: int = 200
+    goal_draws: int = 5
+    train_simulations: int = 32
+    train_goal_draws: int = 2
+    c_puct: float = 1.0
+    hop_beta: float = 20.0
+    hop_gamma: float = 0.95
+    hop_hidden_dim: int = 64
+    hop_alpha: float = 0.7
+    surprise: float = 0.05
+    inter_belief: bool = True
+    intra_belief: bool = True
+    use_goals: bool = True
+    planning: bool = True
+
+    def __post_init__(self) -> None:
+        for key in ("simulations", "goal_draws", "train_simulations", "train_goal_draws", "hop_hidden_dim"):
+            if getattr(self, key) < 1:
+                raise UserError(f"{key} is {getattr(self, key)}; it must be 1 or more.")
+        for key in ("hop_alpha", "surprise", "hop_gamma"):
+            if not 0 <= getattr(self, key) <= 1:
+                raise UserError(f"{key} is {getattr(self, key)}; it goes from 0 to 1.")
+
+
+class HopMemory(NamedTuple):
+    """What is believed of everybody in every world, and what this episode has shown so far."""
+
+    t: Int[Array, ""]
+    prior: Float[Array, "batch agent kind"]
+    """Over kinds of goals: at the start of an episode, and for whatever somebody is after next."""
+    belief: Float[Array, "batch agent goal"]
+    reached: Int[Array, "batch agent"]
+    """The kind of the last goal that each reached; -1: none yet."""
+    search: Float[Array, "batch agent action"]
+    """What the last search came to, in the seats that searched."""
+
+
+class Node(NamedTuple):
+    """A place in the tree: the world there, and what everybody is after."""
+
+    world: Any
+    obs: Float[Array, "row agent obs"]
+    avail_actions: Bool[Array, "row agent action"]
+    goals: Int[Array, "row agent"]
+    t: Int[Array, " row"]
+
+
+class HopMAC:
+    """Plans for the seats it is given. The last goal of every world is to be after nothing in particular."""
+
+    Settings = HopSettings
+    plans = True
+    prior_size = 0
+
+    def __init__(self, env: MultiAgentEnv, config: Mapping[str, Any]):
+        self.env, self.spec = env, env.spec
+        self.settings = fill(HopSettings, config)
+        self.selector = ActionSelector(fill(SelectorSettings, config))
+        self.n_goals = env.n_goals + 1
+        kinds = list(env.goal_kinds)
+        self.n_kinds = max(kinds, default=-1) + 2
+        self.kind_of = jnp.array([*kinds, self.n_kinds - 1])
+        self.goal_size = env.goal_size + 1
+
+    # --- networks
+
+    def init_networks(self, key: Array) -> dict[str, MLP]:
+        k_agent, k_model = jax.random.split(key)
+        s, hidden = self.spec, self.settings.hop_hidden_dim
+        own = s.obs_size + (s.n_agents - 1) * self.goal_size
+        return {
+            "agent": MLP((own, hidden, hidden, s.n_actions + 1), k_agent),
+            "model": MLP((s.obs_size + self.goal_size, hidden, hidden, s.n_actions), k_model),
+        }
+
+    def goal_features(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows goal feature"]:
+        """Every goal as the observing agent sees it; of nothing in particular only that it is that."""
+        known = self.env.goal_features(obs) if self.env.n_goals else jnp.zeros((*obs.shape[:-1], 0, 0))
+        known = jnp.pad(known, [(0, 0)] * (known.ndim - 2) + [(0, 1), (0, 1)])
+        known = known.at[..., -1, -1].set(1.0)
+        return known if self.settings.use_goals else jnp.zeros_like(known)
+
+    def co_players(self, model: MLP, obs: Array, goal: Array, avail_actions: Array) -> Float[Array, "*rows action"]:
+        """π_ω(a | s, g), as logits."""
+        return jnp.where(avail_actions, model(jnp.concatenate([obs, goal], -1)), UNAVAILABLE)
+
+    def policy_value(self, agent: MLP, obs: Array, others: Array, avail_actions: Array) -> tuple[Array, Array]:
+        """What to do and what will come of it; `others` are the goals of the others as this agent sees them."""
+        out = agent(jnp.concatenate([obs, others.reshape(*others.shape[:-2], -1)], -1))
+        return jnp.where(avail_actions, out[..., :-1], UNAVAILABLE), out[..., -1]
+
+    def goals_of_others(
+        self, obs: Float[Array, "*rows obs"], goals: Int[Array, "*rows agent"], seat: Int[Array, "*rows"]
+    ) -> Float[Array, "*rows other feature"]:
+        """In order of their seats after this agent's."""
+        n = self.spec.n_agents
+        others = (seat[..., None] + jnp.arange(1, n)) % n
+        wanted = jnp.take_along_axis(goals, others, -1)
+        return jnp.take_along_axis(self.goal_features(obs), wanted[..., None], -2)
+
+    # --- beliefs
+
+    def init_memory(self, agent: Any, batch: int, seats: int | None = None, prior: Array | None = None) -> HopMemory:
+        n = self.spec.n_agents
+        if prior is None:
+            prior = jnp.full((batch, n, self.n_kinds), 1 / self.n_kinds)
+        belief = spread(prior, self.kind_of, jnp.ones((batch, n, self.n_goals), bool))
+        nothing = jnp.full((batch, n), -1, jnp.int32)
+        return HopMemory(jnp.int32(0), prior, belief, nothing, jnp.zeros((batch, n, self.spec.n_actions)))
+
+    def observe(
+        self, agent: Any, memory: HopMemory, seen: Timestep, actions: Array, world: Any, shown: Timestep
+    ) -> tuple[HopMemory, dict[str, Array]]:
+        """After a step: everybody's action speaks for the goals that would explain it. Also what is worth keeping."""
+        s, obs = self.settings, seen.obs.astype(jnp.float32)
+        each = jnp.broadcast_to(obs[:, :, None], (*obs.shape[:2], self.n_goals, obs.shape[-1]))
+        avail = jnp.broadcast_to(seen.avail_actions[:, :, None], (*each.shape[:-1], self.spec.n_actions))
+        chances = jax.nn.softmax(self.co_players(agent["model"], each, self.goal_features(obs), avail), -1)
+        expected = (memory.belief[..., None] * chances).sum(-2)
+        # A little for anything that could be done: no single action rules a goal out.
+        free = avail / jnp.maximum(avail.sum(-1, keepdims=True), 1)
+        chances = (1 - s.surprise) * chances + s.surprise * free
+        likelihood = pick(chances, jnp.broadcast_to(actions[..., None], chances.shape[:-1]))
+        if not s.intra_belief:
+            likelihood = jnp.ones_like(likelihood)
+        likelihood = jnp.where(seen.alive[..., None], likelihood, 1.0)
+
+        still_open, reached = self._goals(world, actions.shape)
+        belief = within(memory.belief, likelihood, still_open)
+        # Whoever has what it wanted is after something new, more likely of the same kind.
+        kind = jnp.where(reached >= 0, self.kind_of[reached], -1)
+        prior = across(memory.prior, kind, s.hop_alpha) if s.inter_belief else memory.prior
+        belief = jnp.where(reached[..., None] >= 0, spread(prior, self.kind_of, still_open), belief)
+        noted = {
+            "search": memory.search,
+            "reached": reached,
+            "belief": memory.belief,
+            "predicted": jnp.where(seen.avail_actions, expected, -1.0).argmax(-1),
+        }
+        some = jnp.where(kind >= 0, kind, memory.reached)
+        return memory._replace(t=memory.t + 1, prior=prior, belief=belief, reached=some), noted
+
+    def _goals(
+        self, world: Any, shape: tuple[int, ...]
+    ) -> tuple[Bool[Array, "batch agent goal"], Int[Array, "batch agent"]]:
+        if not self.env.n_goals:
+            return jnp.ones((*shape, 1), bool), jnp.full(shape, -1, jnp.int32)
+        goals = jax.vmap(self.env.goals)(world)
+        always = jnp.pad(goals.open, ((0, 0), (0, 1)), constant_values=True)
+        return jnp.broadcast_to(always[:, None], (*shape, self.n_goals)), goals.reached
+
+    def next_prior(self, memory: HopMemory) -> Float[Array, "batch agent kind"]:
+        """What an episode leaves for the next one with the same co-players."""
+        if not self.settings.inter_belief:
+            return memory.prior
+        # Who reached something has been counted; who reached nothing was after nothing in particular.
+        return across(memory.prior, jnp.where(memory.reached >= 0, -1, self.n_kinds - 1), self.settings.hop_alpha)
+
+    @property
+    def scheme(self) -> Scheme:
+        """What an episode holds besides."""
+        return {
+            "search": Field((self.spec.n_actions,), "float16", "agents"),
+            "reached": Field((), "int8", "agents"),
+        }
+
+    # --- planning
+
+    def select_actions(
+        self, agent: Any, seen: Timestep, memory: HopMemory, t_env: Array, key: Array, test_mode: bool,
+        seats: Int[Array, "batch seat"] | None = None, world: Any = None,
+    ) -> tuple[Int[Array, "batch seat"], HopMemory]:  # fmt: skip
+        """Everybody is seen; the decision is for `seats` (all, where none are named)."""
+        batch, n = seen.obs.shape[:2]
+        if seats is None:
+            seats = jnp.broadcast_to(jnp.arange(n), (batch, n))
+        k_plan, k_act = jax.random.split(key)
+        q = self.plan(agent, seen, memory, seats, world, k_plan, test_mode)
+        avail = jnp.take_along_axis(seen.avail_actions, seats[..., None], 1)
+        logits = jnp.where(avail, self.settings.hop_beta * q, UNAVAILABLE)
+        policy = jax.nn.softmax(logits, -1)
+        greedy = test_mode and self.selector.settings.test_greedy
+        actions = logits.argmax(-1) if greedy else jax.random.categorical(k_act, logits)
+        rows = jnp.arange(batch)[:, None]
+        search = jnp.zeros_like(memory.search).at[rows, seats].set(policy)
+        return actions, memory._replace(search=search)
+
+    def plan(
+        self, agent: Any, seen: Timestep, memory: HopMemory, seats: Int[Array, "batch seat"], world: Any, key: Array,
+        test_mode: bool,
+    ) -> Float[Array, "batch seat action"]:  # fmt: skip
+        """The mean value of every action over draws of what the others are after."""
+        s = self.settings
+        draws = s.goal_draws if test_mode else s.train_goal_draws
+        simulations = s.simulations if test_mode else s.train_simulations
+        batch, per_world = seats.shape
+        rows = batch * per_world * draws
+
+        def per_row(x: Array) -> Array:
+            """One row for every draw of every seat of every world."""
+            spread_out = jnp.broadcast_to(x[:, None, None], (batch, per_world, draws, *x.shape[1:]))
+            return spread_out.reshape(rows, *x.shape[1:])
+
+        k_goals, k_search = jax.random.split(key)
+        seat = jnp.broadcast_to(seats[..., None], (batch, per_world, draws)).reshape(rows)
+        beliefs = per_row(memory.belief)
+        goals = jax.random.categorical(k_goals, jnp.log(beliefs + 1e-30))
+        obs, avail = per_row(seen.obs.astype(jnp.float32)), per_row(seen.avail_actions)
+        root = Node(jax.tree.map(per_row, world), obs, avail, goals, jnp.broadcast_to(memory.t, (rows,)))
+        logits, value = self._judge(agent, root, seat)
+        tree = mctx.muzero_policy(
+            agent,
+            k_search,
+            mctx.RootFnOutput(prior_logits=logits, value=value, embedding=root),
+            lambda networks, k, action, node: self._expand(networks, k, action, node, seat),
+            # Without planning: every action once, judged by the value of what follows.
+            num_simulations=simulations if s.planning else self.spec.n_actions,
+            max_depth=None if s.planning else 1,
+            invalid_actions=~_at(avail, seat),
+            dirichlet_fraction=0.0 if test_mode else 0.25,
+            pb_c_init=s.c_puct,
+        ).search_tree.summary()
+        # An action that was never tried is worth what the place is worth.
+        q = jnp.where(tree.visit_counts > 0, tree.qvalues, value[:, None])
+        return q.reshape(batch, per_world, draws, -1).mean(2)
+
+    def _judge(self, agent: Any, node: Node, seat: Int[Array, " row"]) -> tuple[Array, Array]:
+        obs = _at(node.obs, seat)
+        others = self.goals_of_others(obs, node.goals, seat)
+        return self.policy_value(agent["agent"], obs, others, _at(node.avail_actions, seat))
+
+    def _expand(self, agent: Any, key: Array, action: Array, node: Node, seat: Array) -> tuple[Any, Node]:
+        """One step of the real world, in which the others act by what they are after."""
+        k_others, k_world, k_goals = jax.random.split(key, 3)
+        rows = jnp.arange(action.shape[0])
+        wanted = jnp.take_along_axis(self.goal_features(node.obs), node.goals[..., None, None], -2)[..., 0, :]
+        logits = self.co_players(agent["model"], node.obs, wanted, node.avail_actions)
+        joint = jax.random.categorical(k_others, logits).at[rows, seat].set(action)
+        world, seen = jax.vmap(self.env.step)(node.world, joint, jax.random.split(k_world, len(rows)))
+        still_open, _ = self._goals(world, joint.shape)
+        after = Node(
+            world, seen.obs.astype(jnp.float32), seen.avail_actions, self._redraw(node.goals, still_open, k_goals),
+            node.t + 1,
+        )  # fmt: skip
+        logits, value = self._judge(agent, after, seat)
+        goes_on = _at(seen.alive, seat) & ~seen.terminated & (after.t < self.spec.episode_limit)
+        output = mctx.RecurrentFnOutput(
+            reward=_at(seen.reward, seat), discount=self.settings.hop_gamma * goes_on, prior_logits=logits, value=value
+        )
+        return output, after
+
+    def _redraw(self, goals: Int[Array, "row agent"], still_open: Bool[Array, "row agent goal"], key: Array) -> Array:
+        """Whose goal is gone is after another of its kind, or else after any."""
+        lots = jax.random.gumbel(key, still_open.shape)
+        alike = self.kind_of == self.kind_of[goals][..., None]
+        aimless = jnp.arange(self.n_goals) == self.n_goals - 1
+        score = jnp.where(still_open, lots + 20.0 * alike - 40.0 * aimless, -jnp.inf)
+        open_now = jnp.take_along_axis(still_open, goals[..., None], -1)[..., 0]
+        return jnp.where(open_now, goals, score.argmax(-1))
+
+
+def _at(x: Array, seat: Int[Array, " row"]) -> Array:
+    """`[row, agent, …]` to `[row, …]`: each row's own agent."""
+    index = seat.reshape(-1, *(1,) * (x.ndim - 1))
+    return jnp.take_along_axis(x, index, 1)[:, 0]

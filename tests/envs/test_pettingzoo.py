@@ -1,0 +1,192 @@
+"""PettingZoo both ways: its own tests on our worlds, and its worlds through our runners."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from pettingzoo import ParallelEnv
+from pettingzoo.test import parallel_api_test
+
+from omg.cli import main
+from omg.components.episode_buffer import make_scheme
+from omg.controllers import BasicMAC
+from omg.envs import make, to_pettingzoo
+from omg.envs.pettingzoo_worlds import PettingZooGame, open_pettingzoo
+from omg.runners import REGISTRY
+from omg.runners.workers import Recipe
+from omg.utils.settings import UserError
+
+OURS = {
+    "foraging": {"grid_size": 6, "food": 2},
+    "predator_prey": {},
+    "matrix_game": {"payoff": [[1, 0], [0, 2]], "rounds": 3},
+    "jaxmarl": {"name": "MPE_simple_speaker_listener_v4"},
+    "battle": {"map_name": "3m"},
+    "stag_hunt": {},
+    "snowdrift": {},
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("world", sorted(OURS))
+def test_our_worlds_pass_pettingzoos_own_test(world, capsys):
+    parallel_api_test(to_pettingzoo(world, **OURS[world]), num_cycles=60)
+    assert "Passed" in capsys.readouterr().out
+
+
+def test_the_same_seed_is_the_same_game():
+    games = [to_pettingzoo("stag_hunt", 7), to_pettingzoo("stag_hunt", 8)]
+    shown = [game.reset(seed=3)[0] for game in games]
+    np.testing.assert_array_equal(shown[0]["agent_0"], shown[1]["agent_0"])
+    again, _ = games[0].reset()
+    assert (again["agent_0"] != shown[0]["agent_0"]).any(), "the next game is another one"
+
+
+def test_whoever_leaves_is_no_longer_asked():
+    game = to_pettingzoo("stag_hunt", grid_size=3, hunters=2, hares=2, stags=0)
+    game.reset(seed=0)
+    asked = []
+    while game.agents:
+        asked.append(list(game.agents))
+        _, rewards, gone, _, infos = game.step(
+            {a: game.action_space(a).sample(infos_mask(game, a)) for a in game.agents}
+        )
+        assert all(not gone[a] or rewards[a] in (0, 1) for a in gone)
+        assert set(infos) == set(asked[-1])
+    assert any(len(names) == 1 for names in asked) or len(asked) == 30
+
+
+def infos_mask(game, agent):
+    return game._infos([agent])[agent]["action_mask"]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_supersuit_makes_a_vector_of_one():
+    import supersuit
+
+    vector = supersuit.pettingzoo_env_to_vec_env_v1(to_pettingzoo("snowdrift", players=2, drifts=2))
+    vector = supersuit.concat_vec_envs_v1(vector, 3, base_class="gymnasium")
+    seen, _ = vector.reset(seed=1)
+    assert seen.shape == (6, vector.observation_space.shape[-1])
+    for _ in range(5):
+        seen, reward, *_ = vector.step(np.zeros(6, int))
+    assert reward.shape == (6,)
+    vector.close()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_who_dies_is_black_under_supersuit():
+    import supersuit
+
+    game = supersuit.black_death_v3(to_pettingzoo("stag_hunt", grid_size=3, hunters=2, hares=2, stags=0))
+    vector = supersuit.concat_vec_envs_v1(supersuit.pettingzoo_env_to_vec_env_v1(game), 2, base_class="gymnasium")
+    vector.reset(seed=1)
+    rewards = sum(vector.step(np.random.default_rng(i).integers(5, size=4))[1] for i in range(40))
+    assert rewards.sum() > 2, "games go on after a hunter has left, and start anew"
+    vector.close()
+
+
+class Duel(ParallelEnv):
+    """Two agents of different sizes; the first dies after two steps, the second goes on to four."""
+
+    metadata = {"name": "duel"}  # noqa: RUF012
+
+    def __init__(self, max_cycles=4):
+        import gymnasium
+
+        self.possible_agents, self.max_cycles = ["big", "small"], max_cycles
+        self.spaces = {
+            "big": (gymnasium.spaces.Box(-1, 1, (2, 2)), gymnasium.spaces.Discrete(4)),
+            "small": (gymnasium.spaces.Box(-1, 1, (3,)), gymnasium.spaces.Discrete(2)),
+        }
+
+    def observation_space(self, agent):
+        return self.spaces[agent][0]
+
+    def action_space(self, agent):
+        return self.spaces[agent][1]
+
+    def _seen(self):
+        return {a: np.full(self.spaces[a][0].shape, 0.5, np.float32) for a in self.agents}
+
+    def reset(self, seed=None, options=None):
+        self.agents, self.t = list(self.possible_agents), 0
+        return self._seen(), {a: {} for a in self.agents}
+
+    def step(self, actions):
+        assert set(actions) == set(self.agents), "only the living act"
+        assert actions.get("small", 0) < 2
+        self.t += 1
+        acted, seen = list(self.agents), self._seen()
+        gone = {a: a == "big" and self.t >= 2 for a in acted}
+        late = dict.fromkeys(acted, self.t >= self.max_cycles)
+        self.agents = [a for a in acted if not gone[a] and not late[a]]
+        return seen, dict.fromkeys(acted, 1.0), gone, late, {a: {} for a in acted}
+
+
+def test_different_sizes_are_padded_and_the_dead_masked():
+    game = PettingZooGame(Duel(), 4)
+    game.reset()
+    assert [row.tolist() for row in game.get_obs()] == [[0.5] * 4, [0.5] * 3 + [0]]
+    assert game.get_avail_actions().tolist() == [[True] * 4, [True, True, False, False]]
+    game.step([3, 1])
+    _, over, info = game.step([3, 1])
+    assert not over
+    assert game.get_alive().tolist() == [False, True]
+    assert game.get_avail_actions()[0].tolist() == [True, False, False, False]
+    assert info["agent_rewards"].tolist() == [1, 1]
+    game.step([0, 1])
+    _, over, info = game.step([0, 1])
+    assert over
+    assert info["episode_limit"]
+    assert info["agent_rewards"].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("runner", ["episode", "parallel"])
+def test_a_game_of_pettingzoo_fills_the_same_episodes(runner):
+    settings = {"name": "mpe2.simple_tag_v3", "max_cycles": 6}
+    world = make("pettingzoo", **settings)
+    assert world.spec.n_agents == 4
+    assert world.spec.episode_limit == 6
+    mac = BasicMAC(world.spec, {"rnn_hidden_dim": 4})
+    scheme, groups = make_scheme(world.spec)
+    play = REGISTRY[runner](world, mac, scheme, groups, 1, Recipe("pettingzoo", settings, 1), 60.0)
+    batch, stats = play.run(mac.init_agent(jax.random.key(0)), jnp.int32(0), jax.random.key(2), False)
+    play.close()
+    assert stats.lengths.tolist() == [6]
+    assert batch["filled"][0].tolist() == [True] * 6 + [False]
+    assert not batch["terminated"].any(), "out of time is not an end"
+    game = open_pettingzoo(settings, 1)
+    game.reset(jax.random.split(jax.random.fold_in(jax.random.key(2), 6), 1)[0])
+    np.testing.assert_allclose(batch.obs[0, 0], game.get_obs(), atol=1e-6)
+    for t in range(6):
+        _, _, info = game.step(batch.actions[0, t].tolist())
+        np.testing.assert_allclose(batch.reward[0, t], info["agent_rewards"], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "hint"),
+    [
+        ({}, "env_args.name=mpe2"),
+        ({"name": "mpe2.no_such_v0"}, "parallel_env"),
+        ({"name": "mpe2.simple_tag_v3", "colour": 1}, "does not take"),
+        ({"name": "mpe2.simple_tag_v3", "continuous_actions": True}, "discrete"),
+        ({"name": "mpe2.simple_tag_v3", "kind": "friendly"}, "cooperative"),
+    ],
+)
+def test_what_cannot_be_played_gets_a_sentence(settings, hint):
+    with pytest.raises(UserError, match=hint):
+        open_pettingzoo(settings, 0)
+
+
+def test_a_run_on_a_world_of_pettingzoo(tmp_path):
+    words = [
+        "--config=iql",
+        "--env-config=pettingzoo",
+        "--t_max=40",
+        "--test_nepisode=1",
+        f"--run_dir={tmp_path / 'run'}",
+    ]
+    words += ["--batch_size=2", "--buffer_size=4", "--rnn_hidden_dim=4", "with", "env_args.max_cycles=5"]
+    assert main(["train", *words]) == 0
+    assert (tmp_path / "run" / "summary.json").exists()
