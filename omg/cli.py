@@ -7,6 +7,7 @@ import importlib.util
 import logging
 import os
 import sys
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,10 @@ OMG: opponent modelling in multi-agent reinforcement learning.
   omg crossplay  DIR DIR nearest_food …            everyone with everyone (runs and rules)
   omg reproduce  foraging [--budget=demo|small|paper|STEPS] [--jobs=N]   the comparison with strangers, from nothing
   omg reproduce  battle [8m 3s_vs_5z …]            the same on maps of battle: win rates
+  omg collect    --env-config=stag_hunt --pool=rules   others play, and what happens is kept
+  omg pretrain   --config=hop_plus --env-config=stag_hunt --pool=rules   goals from it, for hop_plus
+  omg adapt      --checkpoint_path=DIR [--pool=DIR] the same co-players again and again: returns and beliefs
+  omg phases     hop_plus                          a list of phases: rules play, goals, ppo, hop_plus, adapt
   omg list                                         algorithms and worlds
   omg bench      --config=iql --env-config=foraging [--json]
   omg print_config --config=qmix                   what a run would use (Sacred's commands work too)
@@ -56,25 +61,26 @@ def dispatch(command: Command) -> int:
         print(USAGE + "\nSettings of every run, with their defaults:\n")
         print((configuration.CONFIG_DIR / "default.yaml").read_text().split("\n", 2)[2])
         return 0
-    if command.verb == "list":
-        return list_configurations()
-    if command.verb == "evaluate" or command.get("evaluate"):
+    if command.get("evaluate"):
         return evaluate(command)
-    if command.verb == "bench":
-        return bench(command)
-    if command.verb == "pool":
-        return pool(command)
-    if command.verb == "pretrain":
-        return pretrain(command)
-    if command.verb == "crossplay":
-        return crossplay(command)
-    if command.verb == "reproduce":
-        return reproduce(command)
-    return train(command)
+    handlers: dict[str, Callable[[Command], int]] = {
+        "list": list_configurations,
+        "evaluate": evaluate,
+        "bench": bench,
+        "pool": pool,
+        "collect": collect,
+        "pretrain": pretrain,
+        "adapt": adapt,
+        "crossplay": crossplay,
+        "reproduce": reproduce,
+        "phases": phases,
+    }
+    return handlers.get(command.verb, train)(command)
 
 
-def list_configurations() -> int:
-    for title, kind, option in (("algorithms", "algs", "--config"), ("worlds", "envs", "--env-config")):
+def list_configurations(_: Command) -> int:
+    kinds = (("algorithms", "algs", "--config"), ("worlds", "envs", "--env-config"))
+    for title, kind, option in kinds:
         print(f"{title} ({option}=…)")
         for name, path in configuration.available(kind).items():
             print(f"  {name:<15}{configuration.one_line(path)}")
@@ -140,17 +146,8 @@ def under_sacred(config: dict[str, Any], sacred_command: str | None, prepared: A
 
 def evaluate(command: Command) -> int:
     from omg import run
-    from omg.parts import known_keys
-    from omg.utils import checkpoints
 
-    path = command.get("checkpoint_path")
-    if not isinstance(path, (str, int)) or isinstance(path, bool):
-        raise UserError("evaluate needs a model: add --checkpoint_path=DIR (a run's folder).")
-    _not_twice(command, "a saved model keeps the configuration it was trained with")
-    load_step = convert(command.get("load_step", 0), int, "load_step")
-    found = checkpoints.find_model(Path(str(path)), load_step)
-    saved = found.manifest["config"] | {"resume": False, "run_dir": None, "save_replay": False}
-    config = configuration.override(saved, command, known_keys()) | {"evaluate": True}
+    found, config = _saved_model(command)
     folder = Path(config["run_dir"]) if config["run_dir"] else found.path.parent.parent / "evaluation" / found.path.name
     _check_writable(folder)
     if command.get("pool"):
@@ -158,6 +155,39 @@ def evaluate(command: Command) -> int:
     status = run.evaluate(run.prepare(config, folder))
     print(folder)
     return status
+
+
+def _saved_model(command: Command) -> tuple[Any, dict[str, Any]]:
+    """The checkpoint that a command names, and its configuration with what the command changes in it."""
+    from omg.parts import known_keys
+    from omg.utils import checkpoints
+
+    path = command.get("checkpoint_path")
+    if not isinstance(path, (str, int)) or isinstance(path, bool):
+        raise UserError(f"{command.verb} needs a model: add --checkpoint_path=DIR (a run's folder).")
+    _not_twice(command, "a saved model keeps the configuration it was trained with")
+    load_step = convert(command.get("load_step", 0), int, "load_step")
+    found = checkpoints.find_model(Path(str(path)), load_step)
+    saved = found.manifest["config"] | {"resume": False, "run_dir": None, "save_replay": False}
+    return found, configuration.override(saved, command, known_keys()) | {"evaluate": True}
+
+
+def adapt(command: Command) -> int:
+    import json
+
+    from omg.adapting import adapt as meet_again
+    from omg.utils import device
+
+    found, config = _saved_model(command)
+    config["pool"] = command.get("pool")
+    where = found.path.parent.parent / ("told" if config.get("told") else "adaptation") / found.path.name
+    folder = Path(config["run_dir"]) if config["run_dir"] else where
+    _check_writable(folder)
+    device.setup(config.get("use_cuda"), bool(config.get("compilation_cache")))
+    summary = meet_again(found, config, folder)
+    (folder / "summary.json").write_text(json.dumps(summary, indent=1))
+    print(folder)
+    return 0
 
 
 def evaluate_among_strangers(found: Any, config: dict[str, Any], folder: Path) -> int:
@@ -206,10 +236,20 @@ def pool(command: Command) -> int:
 
 
 def pretrain(command: Command) -> int:
+    from omg.goal_learning import pretrain as learn_goals
     from omg.parts import known_keys
     from omg.pretraining import pretrain as train_vae
 
-    print(train_vae(configuration.load(command, known_keys())))
+    config = configuration.load(command, known_keys())
+    print(learn_goals(config) if config.get("learned_goals") else train_vae(config))
+    return 0
+
+
+def collect(command: Command) -> int:
+    from omg.goal_learning import collect as let_play
+    from omg.parts import known_keys
+
+    print(let_play(configuration.load(command, known_keys())))
     return 0
 
 
@@ -230,6 +270,25 @@ def reproduce(command: Command) -> int:
     folder = Path(str(command.get("run_dir") or results / f"reproduce_{'_'.join(command.words)}_{budget}"))
     _check_writable(folder)
     status = carry_out(command.words, budget, folder, lambda words: dispatch(configuration.parse(words)), jobs)
+    print(folder)
+    return status
+
+
+def phases(command: Command) -> int:
+    from omg.phases import run_phases
+
+    if len(command.words) != 1:
+        raise UserError("phases takes the name of a list of phases, or a YAML file: omg phases hop_plus.")
+    for key, _ in command.updates:
+        if key not in ("run_dir", "local_results_path"):
+            raise UserError(
+                f"phases takes --run_dir; what a phase does stands in its YAML, so --{key} has no place here."
+            )
+    name = command.words[0]
+    results = Path(str(command.get("local_results_path", "results")))
+    folder = Path(str(command.get("run_dir") or results / f"phases_{Path(name).stem}"))
+    _check_writable(folder)
+    status = run_phases(name, folder, lambda words: dispatch(configuration.parse(words)))
     print(folder)
     return status
 

@@ -16,8 +16,20 @@ from omg.utils.teams import ANYBODY, parse_team, trained_group
 
 CONFIG_DIR = Path(__file__).parent / "config"
 DEFAULT_ALG, DEFAULT_ENV = "iql", "foraging"
-VERBS = ("train", "evaluate", "list", "bench", "pool", "pretrain", "crossplay", "reproduce")
-TAKES_WORDS = ("pool", "crossplay", "reproduce")
+VERBS = (
+    "train",
+    "evaluate",
+    "list",
+    "bench",
+    "pool",
+    "pretrain",
+    "crossplay",
+    "reproduce",
+    "adapt",
+    "collect",
+    "phases",
+)
+TAKES_WORDS = ("pool", "crossplay", "reproduce", "phases")
 """Verbs that are followed by words of their own."""
 SACRED_COMMANDS = ("print_config", "print_dependencies", "save_config", "print_named_configs")
 
@@ -153,7 +165,7 @@ def recursive_dict_update(base: Mapping[str, Any], update: Mapping[str, Any]) ->
 
 
 def available(kind: str) -> dict[str, Path]:
-    """Configurations by name: `kind` is algs or envs."""
+    """Configurations by name: `kind` is algs, envs or phases."""
     return {path.stem: path for path in sorted((CONFIG_DIR / kind).glob("*.yaml"))}
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 
 from omg import config as configuration
+from omg import goal_learning
 from omg.components.action_selectors import REGISTRY as selector_REGISTRY
 from omg.components.episode_buffer import ReplayBuffer, make_scheme
 from omg.controllers import AMONG_OTHERS, BasicMAC
@@ -16,6 +17,7 @@ from omg.controllers import REGISTRY as mac_REGISTRY
 from omg.envs import REGISTRY as env_REGISTRY
 from omg.envs import MultiAgentEnv, Spec
 from omg.envs.host import HostWorld
+from omg.evaluation.adaptation import AdaptSettings
 from omg.host_training import HostLoop, HostTester
 from omg.learners import REGISTRY as le_REGISTRY
 from omg.learners import Learner
@@ -78,7 +80,7 @@ def known_keys() -> set[str]:
     """Every key that some part reads."""
     keys = {
         field.name
-        for cls in (RunSettings, LoopSettings, SeatingSettings, PoolSettings, VAESettings)
+        for cls in (RunSettings, LoopSettings, SeatingSettings, PoolSettings, VAESettings, AdaptSettings)
         for field in fields(cls)
     }
     registries: tuple[Mapping[str, Any], ...] = (mac_REGISTRY, le_REGISTRY, agent_REGISTRY, selector_REGISTRY)
@@ -210,7 +212,10 @@ def build(
         with_vae["vae"] = stand_ins.vae if stand_ins else vaes.find(env.spec, config, saved)
     if plans and issubclass(make_runner, HostRunner):
         raise UserError(f"{run.name} plans in the compiled world: runner must be vector, not {run.runner}.")
-    mac: Any = make_mac(env if plans else env.spec, config)
+    if plans and config.get("learned_goals"):
+        mac: Any = make_mac(env, config, goal_learning.find(env, config, saved))
+    else:
+        mac = make_mac(env if plans else env.spec, config)
     learner = make_learner(env.spec, mac, with_vae)
     if learner.focal != among_others:
         only = "cannot learn" if among_others else "only learns"

@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from omg.controllers import FocalMAC, RuleMAC
+from omg import goal_learning
+from omg.controllers import FocalMAC, HopMAC, RuleMAC
 from omg.envs import MultiAgentEnv, make
 from omg.evaluation import report
 from omg.evaluation.replay import save_focal_replay
@@ -19,7 +20,8 @@ from omg.evaluation.strangers import Meeting, Met
 from omg.learners.subgoals import SubgoalSettings
 from omg.modules.vae import VAE
 from omg.opponents import REGISTRY as rule_REGISTRY
-from omg.opponents.pool import Kind, Pool
+from omg.opponents.pool import Kind
+from omg.opponents.seating import open_pool
 from omg.parts import RunSettings, args_sanity_check
 from omg.utils import checkpoints, vaes
 from omg.utils.logging import ProgressReport, say
@@ -45,6 +47,8 @@ class Player(NamedTuple):
 def load_player(found: checkpoints.Checkpoint, env: MultiAgentEnv, settings: Mapping[str, Any] | None = None) -> Player:
     """Any saved model whose policy acts from what one agent sees, with the settings it was saved with or others."""
     config = dict(settings or found.manifest["config"])
+    if config["learner"] == "hop_learner":
+        return _planner(found, env, config)
     mac = FocalMAC(env.spec, config if "am_model" in config else {**config, "am_model": "none_am"})
     n = len(found.manifest["seeds"])
 
@@ -67,6 +71,16 @@ def load_player(found: checkpoints.Checkpoint, env: MultiAgentEnv, settings: Map
     return Player(str(config["name"]), mac, seeds, config, vae)
 
 
+def _planner(found: checkpoints.Checkpoint, env: MultiAgentEnv, config: dict[str, Any]) -> Player:
+    space = goal_learning.find(env, config, found) if config.get("learned_goals") else None
+    mac, n = HopMAC(env, config, space), len(found.manifest["seeds"])
+    keys = jax.random.split(jax.random.key(0), n)
+    like = jax.eval_shape(mac.init_networks, keys[0]) if n == 1 else jax.eval_shape(jax.vmap(mac.init_networks), keys)
+    parts = {name: jax.tree.map(jnp.asarray, checkpoints.load_part(found, name, tree)) for name, tree in like.items()}
+    seeds = [parts] if n == 1 else [jax.tree.map(lambda x, i=i: x[i], parts) for i in range(n)]
+    return Player(str(config["name"]), mac, seeds, config, None)
+
+
 def meet(env: MultiAgentEnv, player: Player, kinds: Sequence[Kind], episodes: int, title: str) -> list[list[Met]]:
     """For every seed of the player, how it did with every member."""
     subgoals = fill(SubgoalSettings, player.config)
@@ -86,8 +100,7 @@ def among_strangers(found: checkpoints.Checkpoint, config: Mapping[str, Any], fo
     """Every member of a pool with a saved agent; table, CSV and figures into the folder."""
     config, _ = args_sanity_check(config)
     env = make(config["env"], **(config["env_args"] or {}))
-    pool = Pool.load(Path(str(config["pool"])))
-    pool.check_world(config)
+    pool = open_pool(config)
     player = load_player(found, env, config)
     ids = pool.ids(SPLITS)
     if not ids:

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,10 +24,9 @@ from omg import config as configuration
 from omg.envs import make
 from omg.evaluation import report
 from omg.evaluation.statistics import Estimate
+from omg.stages import Run, Stage, one_by_one, resumed
 from omg.utils.logging import console, say
 from omg.utils.settings import UserError, choose
-
-Run = Callable[[list[str]], int]
 
 
 class Method(NamedTuple):
@@ -125,14 +124,6 @@ TITLES = {
 }
 
 
-class Stage(NamedTuple):
-    """One command, and the file by which one sees that it was carried out."""
-
-    title: str
-    words: list[str]
-    mark: Path
-
-
 def reproduce(words: Sequence[str], budget_name: str, folder: Path, run: Run, jobs: int = 1) -> int:
     """Carries out what is missing; at the end the table and the figure are in the folder."""
     world, variants = parse_words(words)
@@ -145,7 +136,7 @@ def reproduce(words: Sequence[str], budget_name: str, folder: Path, run: Run, jo
     for comparison, (shared, methods) in zip(here, planned, strict=True):
         comparison.folder.mkdir(parents=True, exist_ok=True)
         try:
-            status = _one_by_one(shared if jobs > 1 else [*shared, *(s for track in methods for s in track)], run)
+            status = one_by_one(shared if jobs > 1 else [*shared, *(s for track in methods for s in track)], run)
             if not status and jobs > 1:
                 status = _side_by_side(methods, jobs, comparison.folder)
         except KeyboardInterrupt:
@@ -154,19 +145,6 @@ def reproduce(words: Sequence[str], budget_name: str, folder: Path, run: Run, jo
             say(f"stopped. To go on from here: {again}")
             return status
         compare(comparison, budget)
-    return 0
-
-
-def _one_by_one(plan: Sequence[Stage], run: Run) -> int:
-    for i, stage in enumerate(plan):
-        if stage.mark.exists():
-            continue
-        say(f"[{i + 1}/{len(plan)}] {stage.title}: omg {' '.join(stage.words)}", "bold")
-        status = run(_resumed(stage))
-        if status:
-            return status
-        if not stage.mark.exists():
-            stage.mark.write_text("done")
     return 0
 
 
@@ -186,7 +164,7 @@ def _side_by_side(tracks: Sequence[Sequence[Stage]], jobs: int, folder: Path) ->
             log = folder / f"{stage.title.replace(' ', '_')}.log"
             say(f"{stage.title}: omg {' '.join(stage.words)} (see {log})", "bold")
             with log.open("a") as file:
-                command = [sys.executable, "-m", "omg", *_resumed(stage)]
+                command = [sys.executable, "-m", "omg", *resumed(stage)]
                 # In a session of its own: it hears of Ctrl-C from here alone, and once.
                 process = subprocess.Popen(
                     command, stdout=file, stderr=subprocess.STDOUT, env=surroundings, start_new_session=True
@@ -276,14 +254,6 @@ def stages(comparison: Comparison, budget: Budget) -> tuple[list[Stage], list[li
             ]
         )
     return shared, methods
-
-
-def _resumed(stage: Stage) -> list[str]:
-    """A run that was stopped goes on; everything else starts, or knows by itself what is left."""
-    run_dir = next((word for word in stage.words if word.startswith("--run_dir=")), "")
-    if stage.words[0] == "train" and (Path(run_dir.removeprefix("--run_dir=")) / "config.yaml").exists():
-        return ["train", "--resume", run_dir]
-    return stage.words
 
 
 def compare(comparison: Comparison, budget: Budget) -> None:

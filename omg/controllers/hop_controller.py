@@ -7,7 +7,7 @@ over the draws, and the action is drawn from a Boltzmann distribution of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -21,12 +21,16 @@ from omg.components.beliefs import across, spread, within
 from omg.components.episode_buffer import Field, Scheme
 from omg.components.linear import MLP
 from omg.envs.multiagentenv import MultiAgentEnv, Timestep
+from omg.modules.goal_sets import GoalSettings, GoalSpace, LearnedGoals, Moment, WorldGoals
 from omg.utils.rl_utils import pick
 from omg.utils.settings import UserError, fill
 
+OPEN_MINDED = 0.25
+"""The part of a search's prior that is spread evenly over what can be done."""
+
 
 @dataclass(frozen=True)
-class HopSettings:
+class HopSettings(GoalSettings):
     simulations: int = 200
     goal_draws: int = 5
     train_simulations: int = 32
@@ -43,6 +47,7 @@ class HopSettings:
     planning: bool = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for key in ("simulations", "goal_draws", "train_simulations", "train_goal_draws", "hop_hidden_dim"):
             if getattr(self, key) < 1:
                 raise UserError(f"{key} is {getattr(self, key)}; it must be 1 or more.")
@@ -62,6 +67,8 @@ class HopMemory(NamedTuple):
     """The kind of the last goal that each reached; -1: none yet."""
     search: Float[Array, "batch agent action"]
     """What the last search came to, in the seats that searched."""
+    window: Float[Array, "batch agent window obs"]
+    """What everybody saw in the last steps, as far back as goals are told by it."""
 
 
 class Node(NamedTuple):
@@ -81,15 +88,23 @@ class HopMAC:
     plans = True
     prior_size = 0
 
-    def __init__(self, env: MultiAgentEnv, config: Mapping[str, Any]):
-        self.env, self.spec = env, env.spec
+    def __init__(
+        self,
+        env: MultiAgentEnv,
+        config: Mapping[str, Any],
+        space: GoalSpace | None = None,
+        told: Callable[[Array], Array] | None = None,
+    ):
+        self.env, self.spec, self.space = env, env.spec, space
+        self.told = told
+        """From what somebody sees to what it is after: a yardstick that need not infer."""
         self.settings = fill(HopSettings, config)
         self.selector = ActionSelector(fill(SelectorSettings, config))
-        self.n_goals = env.n_goals + 1
-        kinds = list(env.goal_kinds)
-        self.n_kinds = max(kinds, default=-1) + 2
-        self.kind_of = jnp.array([*kinds, self.n_kinds - 1])
-        self.goal_size = env.goal_size + 1
+        self.goals: Any = WorldGoals(env) if space is None else LearnedGoals(env, space, self.settings.goal_window)
+        self.n_goals = self.goals.n + 1
+        self.n_kinds = max(self.goals.kinds, default=-1) + 2
+        self.kind_of = jnp.array([*self.goals.kinds, self.n_kinds - 1])
+        self.goal_size = self.goals.size + 1
 
     # --- networks
 
@@ -104,7 +119,7 @@ class HopMAC:
 
     def goal_features(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows goal feature"]:
         """Every goal as the observing agent sees it; of nothing in particular only that it is that."""
-        known = self.env.goal_features(obs) if self.env.n_goals else jnp.zeros((*obs.shape[:-1], 0, 0))
+        known = self.goals.features(obs)
         known = jnp.pad(known, [(0, 0)] * (known.ndim - 2) + [(0, 1), (0, 1)])
         known = known.at[..., -1, -1].set(1.0)
         return known if self.settings.use_goals else jnp.zeros_like(known)
@@ -135,26 +150,29 @@ class HopMAC:
             prior = jnp.full((batch, n, self.n_kinds), 1 / self.n_kinds)
         belief = spread(prior, self.kind_of, jnp.ones((batch, n, self.n_goals), bool))
         nothing = jnp.full((batch, n), -1, jnp.int32)
-        return HopMemory(jnp.int32(0), prior, belief, nothing, jnp.zeros((batch, n, self.spec.n_actions)))
+        search = jnp.zeros((batch, n, self.spec.n_actions))
+        window = jnp.zeros((batch, n, self.goals.window, self.spec.obs_size))
+        return HopMemory(jnp.int32(0), prior, belief, nothing, search, window)
 
     def observe(
         self, agent: Any, memory: HopMemory, seen: Timestep, actions: Array, world: Any, shown: Timestep
     ) -> tuple[HopMemory, dict[str, Array]]:
         """After a step: everybody's action speaks for the goals that would explain it. Also what is worth keeping."""
         s, obs = self.settings, seen.obs.astype(jnp.float32)
-        each = jnp.broadcast_to(obs[:, :, None], (*obs.shape[:2], self.n_goals, obs.shape[-1]))
-        avail = jnp.broadcast_to(seen.avail_actions[:, :, None], (*each.shape[:-1], self.spec.n_actions))
-        chances = jax.nn.softmax(self.co_players(agent["model"], each, self.goal_features(obs), avail), -1)
+        near = seen.alive & self._near(obs)
+        chances = self._chances(agent["model"], obs, seen.avail_actions, near)
         expected = (memory.belief[..., None] * chances).sum(-2)
         # A little for anything that could be done: no single action rules a goal out.
-        free = avail / jnp.maximum(avail.sum(-1, keepdims=True), 1)
-        chances = (1 - s.surprise) * chances + s.surprise * free
+        chances = (1 - s.surprise) * chances + s.surprise * _any(seen.avail_actions)[:, :, None]
         likelihood = pick(chances, jnp.broadcast_to(actions[..., None], chances.shape[:-1]))
-        if not s.intra_belief:
-            likelihood = jnp.ones_like(likelihood)
-        likelihood = jnp.where(seen.alive[..., None], likelihood, 1.0)
+        speaks = near if s.intra_belief else jnp.zeros_like(near)
+        likelihood = jnp.where(speaks[..., None], likelihood, 1.0)
 
-        still_open, reached = self._goals(world, actions.shape)
+        window = memory.window
+        if self.goals.window:
+            window = jnp.concatenate([window[:, :, 1:], obs[:, :, None]], 2)
+        still_open = self._open(world, actions.shape)
+        reached = self.goals.reached(Moment(seen, world, shown, window, memory.t))
         belief = within(memory.belief, likelihood, still_open)
         # Whoever has what it wanted is after something new, more likely of the same kind.
         kind = jnp.where(reached >= 0, self.kind_of[reached], -1)
@@ -165,18 +183,39 @@ class HopMAC:
             "reached": reached,
             "belief": memory.belief,
             "predicted": jnp.where(seen.avail_actions, expected, -1.0).argmax(-1),
+            "inferred": near,
         }
         some = jnp.where(kind >= 0, kind, memory.reached)
-        return memory._replace(t=memory.t + 1, prior=prior, belief=belief, reached=some), noted
+        memory = memory._replace(t=memory.t + 1, prior=prior, belief=belief, reached=some, window=window)
+        return memory, noted
 
-    def _goals(
-        self, world: Any, shape: tuple[int, ...]
-    ) -> tuple[Bool[Array, "batch agent goal"], Int[Array, "batch agent"]]:
-        if not self.env.n_goals:
-            return jnp.ones((*shape, 1), bool), jnp.full(shape, -1, jnp.int32)
-        goals = jax.vmap(self.env.goals)(world)
-        always = jnp.pad(goals.open, ((0, 0), (0, 1)), constant_values=True)
-        return jnp.broadcast_to(always[:, None], (*shape, self.n_goals)), goals.reached
+    def _near(self, obs: Float[Array, "batch agent obs"]) -> Bool[Array, "batch agent"]:
+        """Who is near enough to some goal for its actions to be worth interpreting."""
+        gate = self.settings.gate_distance
+        if gate is None or not self.goals.n:
+            return jnp.ones(obs.shape[:2], bool)
+        return self.goals.distance(obs).min(-1) <= gate
+
+    def _chances(
+        self, model: MLP, obs: Array, avail_actions: Array, near: Array
+    ) -> Float[Array, "batch agent goal action"]:
+        """π_ω of everybody for every goal. Nothing is computed while nobody is near anything."""
+
+        def compute(_: None) -> Array:
+            each = jnp.broadcast_to(obs[:, :, None], (*obs.shape[:2], self.n_goals, obs.shape[-1]))
+            avail = jnp.broadcast_to(avail_actions[:, :, None], (*each.shape[:-1], avail_actions.shape[-1]))
+            return jax.nn.softmax(self.co_players(model, each, self.goal_features(obs), avail), -1)
+
+        if self.settings.gate_distance is None:
+            return compute(None)
+        shape = (*obs.shape[:2], self.n_goals, avail_actions.shape[-1])
+        anything = jnp.broadcast_to(_any(avail_actions)[:, :, None], shape)
+        return jax.lax.cond(near.any(), compute, lambda _: anything, None)
+
+    def _open(self, world: Any, shape: tuple[int, ...]) -> Bool[Array, "batch agent goal"]:
+        """To be after nothing in particular is always possible."""
+        always = jnp.pad(self.goals.open(world), ((0, 0), (0, 1)), constant_values=True)
+        return jnp.broadcast_to(always[:, None], (*shape, self.n_goals))
 
     def next_prior(self, memory: HopMemory) -> Float[Array, "batch agent kind"]:
         """What an episode leaves for the next one with the same co-players."""
@@ -232,8 +271,12 @@ class HopMAC:
 
         k_goals, k_search = jax.random.split(key)
         seat = jnp.broadcast_to(seats[..., None], (batch, per_world, draws)).reshape(rows)
-        beliefs = per_row(memory.belief)
+        believed = memory.belief
+        if self.told is not None:
+            believed = jax.nn.one_hot(jax.vmap(jax.vmap(self.told))(seen.obs), self.n_goals)
+        beliefs = per_row(believed)
         goals = jax.random.categorical(k_goals, jnp.log(beliefs + 1e-30))
+        goals = jnp.where(per_row(seen.alive), goals, self.n_goals - 1)
         obs, avail = per_row(seen.obs.astype(jnp.float32)), per_row(seen.avail_actions)
         root = Node(jax.tree.map(per_row, world), obs, avail, goals, jnp.broadcast_to(memory.t, (rows,)))
         logits, value = self._judge(agent, root, seat)
@@ -254,9 +297,11 @@ class HopMAC:
         return q.reshape(batch, per_world, draws, -1).mean(2)
 
     def _judge(self, agent: Any, node: Node, seat: Int[Array, " row"]) -> tuple[Array, Array]:
-        obs = _at(node.obs, seat)
-        others = self.goals_of_others(obs, node.goals, seat)
-        return self.policy_value(agent["agent"], obs, others, _at(node.avail_actions, seat))
+        """The networks' opinion of a place. A part of the chances goes to every action: none is never tried."""
+        obs, avail = _at(node.obs, seat), _at(node.avail_actions, seat)
+        logits, value = self.policy_value(agent["agent"], obs, self.goals_of_others(obs, node.goals, seat), avail)
+        chances = (1 - OPEN_MINDED) * jax.nn.softmax(logits, -1) + OPEN_MINDED * _any(avail)
+        return jnp.where(avail, jnp.log(chances + 1e-9), UNAVAILABLE), value
 
     def _expand(self, agent: Any, key: Array, action: Array, node: Node, seat: Array) -> tuple[Any, Node]:
         """One step of the real world, in which the others act by what they are after."""
@@ -266,11 +311,10 @@ class HopMAC:
         logits = self.co_players(agent["model"], node.obs, wanted, node.avail_actions)
         joint = jax.random.categorical(k_others, logits).at[rows, seat].set(action)
         world, seen = jax.vmap(self.env.step)(node.world, joint, jax.random.split(k_world, len(rows)))
-        still_open, _ = self._goals(world, joint.shape)
-        after = Node(
-            world, seen.obs.astype(jnp.float32), seen.avail_actions, self._redraw(node.goals, still_open, k_goals),
-            node.t + 1,
-        )  # fmt: skip
+        still_open = self._open(world, joint.shape)
+        # Whoever is gone is after nothing any more.
+        goals = jnp.where(seen.alive, self._redraw(node.goals, still_open, k_goals), self.n_goals - 1)
+        after = Node(world, seen.obs.astype(jnp.float32), seen.avail_actions, goals, node.t + 1)
         logits, value = self._judge(agent, after, seat)
         goes_on = _at(seen.alive, seat) & ~seen.terminated & (after.t < self.spec.episode_limit)
         output = mctx.RecurrentFnOutput(
@@ -286,6 +330,11 @@ class HopMAC:
         score = jnp.where(still_open, lots + 20.0 * alike - 40.0 * aimless, -jnp.inf)
         open_now = jnp.take_along_axis(still_open, goals[..., None], -1)[..., 0]
         return jnp.where(open_now, goals, score.argmax(-1))
+
+
+def _any(avail_actions: Array) -> Array:
+    """Every available action as likely."""
+    return avail_actions / jnp.maximum(avail_actions.sum(-1, keepdims=True), 1)
 
 
 def _at(x: Array, seat: Int[Array, " row"]) -> Array:

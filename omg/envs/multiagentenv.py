@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 if TYPE_CHECKING:
@@ -91,6 +92,10 @@ class MultiAgentEnv:
     def goal_features(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows goal feature"]:
         """Every goal as an agent with this observation sees it (`goal_size` numbers each)."""
         raise NotImplementedError(f"{type(self).__name__} does not say what its goals look like")
+
+    def goal_distance(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows goal"]:
+        """How far each goal is, where that means something."""
+        return jnp.zeros((*obs.shape[:-1], self.n_goals))
 
     def render(self, state: Any) -> Image | None:
         """A picture of one moment, where the world has one."""

@@ -87,6 +87,11 @@ class Snowdrift(MultiAgentEnv):
         drifts = obs[..., 2 * self.settings.players : -1].reshape(*obs.shape[:-1], self.settings.drifts, 3)
         return from_here(drifts, obs[..., :2])
 
+    def goal_distance(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows goal"]:
+        """In steps; what is gone is out of reach."""
+        seen = self.goal_features(obs)
+        return jnp.where(seen[..., 3] > 0, seen[..., 2] / self.scale, jnp.inf)
+
     def _show(self, snow: Snow, reward: Array) -> Timestep:
         n = self.settings.players
         drifts = jnp.concatenate([snow.drifts, jnp.ones_like(snow.drifts[:, :1])], 1) * snow.there[:, None]

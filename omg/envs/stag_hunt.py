@@ -104,6 +104,11 @@ class StagHunt(MultiAgentEnv):
         kind = jnp.broadcast_to(self.is_stag[:, None], (*seen.shape[:-1], 1))
         return jnp.concatenate([seen, kind], -1)
 
+    def goal_distance(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows goal"]:
+        """In steps; what is gone is out of reach."""
+        seen = self.goal_features(obs)
+        return jnp.where(seen[..., 3] > 0, seen[..., 2] / self.scale, jnp.inf)
+
     def _show(self, hunt: Hunt, reward: Array) -> Timestep:
         hunters = jnp.concatenate([hunt.hunters, jnp.ones_like(hunt.hunters[:, :1])], 1) * hunt.hunting[:, None]
         prey = jnp.concatenate([hunt.prey, jnp.ones_like(hunt.prey[:, :1])], 1) * hunt.there[:, None]

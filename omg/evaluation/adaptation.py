@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -13,11 +14,21 @@ from omg.components.episode_buffer import EpisodeBatch, Field, make_scheme
 from omg.controllers import HopMAC, MultiModuleMAC, Side, TeamPolicies, TeamPrior
 from omg.envs import MultiAgentEnv
 from omg.learners.hop_learner import label
-from omg.opponents.pool import Kind
 from omg.runners import VectorRunner
+from omg.utils.settings import UserError
 
 BINS = 10
 """Parts of an episode by which beliefs are reported."""
+
+
+@dataclass(frozen=True)
+class AdaptSettings:
+    adapt_episodes: int = 24
+    told: bool = False
+
+    def __post_init__(self) -> None:
+        if self.adapt_episodes < 1:
+            raise UserError(f"adapt_episodes is {self.adapt_episodes}; it must be 1 or more.")
 
 
 class Adapted(NamedTuple):
@@ -33,34 +44,39 @@ class Adapted(NamedTuple):
     kind_belief: np.ndarray | None = None
     steps_to_half: np.ndarray | None = None
     """Steps until the belief in the true goal passed one half for good; the episode's length where it never did."""
+    inferred: np.ndarray | None = None
+    """The part of the co-players' steps from which something was inferred (less than all with a gate)."""
 
 
 class Adaptation:
     """`meetings` teams side by side, the agent in every seat equally often, `episodes` one after the other."""
 
-    def __init__(self, env: MultiAgentEnv, focal: Any, others: Kind, meetings: int, episodes: int, friendly: int = -1):
+    def __init__(self, env: MultiAgentEnv, focal: Any, others: Any, meetings: int, episodes: int, friendly: int = -1):
         n = env.spec.n_agents
-        self.env, self.focal, self.others, self.episodes = env, focal, others, episodes
+        self.env, self.focal, self.episodes = env, focal, episodes
         self.friendly = friendly
         """Tit-for-tat: the kind of goal that it takes for friendly (-1: nobody asks)."""
         self.worlds = -(-meetings // n)
-        self.mac = MultiModuleMAC(env.spec, focal, (0,), (Side(others.mac, tuple(range(1, n)), 1),))
+        self.mac = MultiModuleMAC(env.spec, focal, (0,), (Side(others, tuple(range(1, n)), 1),))
         scheme, groups = make_scheme(env.spec)
         if env.n_goals:
-            scheme["reached"] = Field((), "int8", "agents")
+            scheme["world_reached"] = Field((), "int8", "agents")
         self.models = isinstance(focal, HopMAC)
         if self.models:
+            scheme["reached"] = Field((), "int8", "agents")
+            scheme["inferred"] = Field((), "bool", "agents")
             scheme["belief"] = Field((focal.n_goals,), "float16", "agents")
             scheme["predicted"] = Field((), "int8", "agents")
         self.runner = VectorRunner(env, self.mac, scheme, groups, n * self.worlds)
         self.seats = jnp.repeat(jnp.arange(n), self.worlds)
         self.compiled = jax.jit(self._play)
 
-    def play(self, agent: Any, key: Array) -> Adapted:
-        return Adapted(**{name: np.asarray(x) for name, x in self.compiled(agent, key).items()})
+    def play(self, agent: Any, others: Any, key: Array) -> Adapted:
+        """`others` is the policy in all other seats, with a leading axis of one."""
+        return Adapted(**{name: np.asarray(x) for name, x in self.compiled(agent, others, key).items()})
 
-    def _play(self, agent: Any, key: Array) -> dict[str, Array]:
-        team = TeamPolicies(agent, (self.others.policies,))
+    def _play(self, agent: Any, others: Any, key: Array) -> dict[str, Array]:
+        team = TeamPolicies(agent, (others,))
         batch = self.runner.batch_size
         start = self.mac.init_memory(team, batch)
         prior = start.trained.prior if self.models else None
@@ -83,14 +99,17 @@ class Adaptation:
         own = jnp.take_along_axis(stats.agent_returns, seats[:, None], 1)[:, 0]
         numbers = {"focal_return": own, "team_return": env.spec.team_reward(stats.agent_returns)}
         numbers["kind"] = jnp.full(own.shape, -1)
-        if not env.n_goals:
-            return numbers
         filled = played.filled[:, :-1]
-        reached = jnp.where(filled[..., None] > 0, played["reached"][:, :-1].astype(jnp.int32), -1)
-        kinds = jnp.asarray(env.goal_kinds)
-        numbers["kind"] = last_kind(jnp.take_along_axis(reached, seats[:, None, None], 2)[..., 0], kinds)
+
+        def real(name: str) -> Array:
+            return jnp.where(filled[..., None] > 0, played[name][:, :-1].astype(jnp.int32), -1)
+
+        if env.n_goals:
+            own_goals = jnp.take_along_axis(real("world_reached"), seats[:, None, None], 2)[..., 0]
+            numbers["kind"] = last_kind(own_goals, jnp.asarray(env.goal_kinds))
         if not self.models:
             return numbers
+        reached = real("reached")
         other = jnp.arange(n) != seats[:, None, None]
         playing = filled[..., None] * played.alive[:, :-1] * other
         wanted = label(reached, filled, self.focal.n_goals - 1)
@@ -104,6 +123,7 @@ class Adaptation:
         numbers["goal_belief"] = by_part(in_goal, part, playing)
         numbers["kind_belief"] = by_part(in_kind, part, playing)
         numbers["steps_to_half"] = steps_to_half(in_goal, playing)
+        numbers["inferred"] = _mean(played["inferred"][:, :-1].astype(jnp.float32), playing, (1, 2))
         return numbers
 
 

@@ -73,3 +73,16 @@ def vae_pictures(folder: Path, curve: list[dict[str, float]], states: np.ndarray
         axes.set_xlabel("entry")
     figure.colorbar(picture, ax=panels)
     save(figure, folder / "reconstructions.png")
+
+
+def goal_picture(path: Path, latents: np.ndarray, reward: np.ndarray, goals: np.ndarray, title: str) -> None:
+    """Moments of reward and the goals chosen among them, along the two directions in which they differ most."""
+    middle = latents.mean(0)
+    _, _, directions = np.linalg.svd(latents - middle, full_matrices=False)
+    figure, axes = pyplot().subplots(figsize=(6, 4.5), layout="constrained")
+    flat, chosen = ((x - middle) @ directions[:2].T for x in (latents[:3000], goals))
+    dots = axes.scatter(*flat.T, s=5, c=reward[:3000], cmap="viridis", alpha=0.6)
+    axes.scatter(*chosen.T, s=90, marker="*", color=COLOURS[1], edgecolor="white")
+    figure.colorbar(dots, ax=axes, label="reward")
+    plain(axes, "first principal direction", "second", title)
+    save(figure, path)

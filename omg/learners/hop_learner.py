@@ -44,6 +44,13 @@ class HopLearner(Learner):
     def target_of(self, params: Params) -> Params:
         return {}
 
+    def init_target(self, params: Params) -> Params:
+        """Learned goals stay as they are, and are saved with the networks."""
+        return {} if self.mac.space is None else {"goals": jax.tree.map(jnp.asarray, self.mac.space)}
+
+    def parts(self, state: LearnerState) -> dict[str, Any]:
+        return {**super().parts(state), **state.target}
+
     def acting(self, state: LearnerState) -> Params:
         return state.params
 

@@ -63,9 +63,17 @@ def aims(price: Callable[[View], Array]):
     """Walk to the goal with the lowest price (infinite: not that one) without touching others; with none, stay."""
 
     def of(spec: Spec):
+        def costs(view: View) -> Array:
+            return jnp.where(view.there, price(view), jnp.inf)
+
+        def aim_at(obs: Array) -> Array:
+            """The goal it is after; one past the last: none."""
+            cost = costs(_view(spec, obs))
+            return jnp.where(jnp.isfinite(cost.min()), cost.argmin(), len(cost))
+
         def rule(obs: Array, avail_actions: Array, seat: Array, key: Array) -> Array:
             view = _view(spec, obs)
-            cost = jnp.where(view.there, price(view), jnp.inf)
+            cost = costs(view)
             aim = cost.argmin()
             after = view.me + jnp.asarray(MOVES)
             ahead = abs(view.goals[aim] - after).sum(-1)
@@ -77,6 +85,7 @@ def aims(price: Callable[[View], Array]):
             step = jnp.where(avail_actions, way, jnp.inf).argmin()
             return jnp.where(jnp.isfinite(cost.min()), step, STAY)
 
+        rule.aim = aim_at  # type: ignore[attr-defined]
         return rule
 
     return of
@@ -92,6 +101,9 @@ def switches(before: str, after: str, rules: dict[str, Callable]):
             late = _view(spec, obs).elapsed >= SWITCH_AFTER
             return jnp.where(late, other(obs, avail_actions, seat, key), one(obs, avail_actions, seat, key))
 
+        rule.aim = lambda obs: jnp.where(  # type: ignore[attr-defined]
+            _view(spec, obs).elapsed >= SWITCH_AFTER, other.aim(obs), one.aim(obs)
+        )
         return rule
 
     return of

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from omg.config import env_words
 from omg.envs.multiagentenv import Spec
-from omg.opponents.pool import Kind, Pool
+from omg.opponents.pool import Kind, Member, Pool
+from omg.opponents.scripted import SPLITS
 from omg.runners.team_runner import Opponents
 from omg.utils.settings import UserError
 from omg.utils.teams import Group, check_seats, parse_team, trained_group
@@ -44,7 +45,13 @@ def pool_folder(config: Mapping[str, Any]) -> Path:
     return Path(str(named)) if named else Path(str(config["local_results_path"])) / "pools" / str(config["env"])
 
 
+RULES = "rules"
+"""`--pool=rules`: the world's written rules, without any files."""
+
+
 def open_pool(config: Mapping[str, Any]) -> Pool:
+    if config.get("pool") == RULES:
+        return _written(config)
     folder = pool_folder(config)
     if not (folder / "pool.json").exists():
         usual = Path("results") / "pools" / str(config["env"])
@@ -53,6 +60,15 @@ def open_pool(config: Mapping[str, Any]) -> Pool:
     pool = Pool.load(folder)
     pool.check_world(config)
     return pool
+
+
+def _written(config: Mapping[str, Any]) -> Pool:
+    world = str(config["env"])
+    if world not in SPLITS:
+        raise UserError(f"{world} has no written rules; {', '.join(SPLITS)} have some. Train a pool: omg pool.")
+    members = [Member(rule, rule, "train") for rule in SPLITS[world].train]
+    members += [Member(rule, rule, "non_homologue") for rule in SPLITS[world].test]
+    return Pool(Path(RULES), world, dict(config.get("env_args") or {}), members)
 
 
 def seat(

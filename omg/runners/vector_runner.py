@@ -127,10 +127,11 @@ class VectorRunner:
         keys = jax.random.split(k_world, self.batch_size)
         world, shown = jax.vmap(self.env.step)(world, actions, keys)
         noted: dict[str, Array] = {}
-        if "reached" in self.scheme:
-            noted["reached"] = jax.vmap(self.env.goals)(world).reached
+        if "world_reached" in self.scheme:
+            noted["world_reached"] = jax.vmap(self.env.goals)(world).reached
         if self.plans:
-            memory, noted = self.mac.observe(agent, memory, seen, actions, world, shown)
+            memory, more = self.mac.observe(agent, memory, seen, actions, world, shown)
+            noted |= more
         return actions, world, shown, memory, noted
 
     def _write(self, slots: EpisodeBatch | None, t: Array, running: Array, values: dict[str, Array]):

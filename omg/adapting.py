@@ -1,0 +1,199 @@
+"""`omg adapt`: a saved agent meets co-players of one kind after the other, again and again, and nothing is trained."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.table import Table
+
+from omg.controllers import HopMAC, MoodMAC, RuleMAC
+from omg.envs import MultiAgentEnv, make
+from omg.evaluation.adaptation import BINS, Adaptation, Adapted, AdaptSettings
+from omg.evaluation.figures import COLOURS, plain, pyplot, save
+from omg.evaluation.statistics import Estimate, estimate
+from omg.opponents import REGISTRY as rule_REGISTRY
+from omg.opponents.hunting import REPLIES
+from omg.opponents.pool import Kind
+from omg.opponents.seating import open_pool
+from omg.playing import load_player
+from omg.utils import checkpoints
+from omg.utils.logging import ProgressReport, console
+from omg.utils.settings import UserError, fill
+
+TIT_FOR_TAT = "tit_for_tat"
+
+
+class CoPlayers(NamedTuple):
+    """Who sits in all other seats, and what tit-for-tat takes for friendly (-1: nobody asks)."""
+
+    name: str
+    kind: Kind
+    friendly: int = -1
+    aim: Any = None
+    """What a written rule is after, from what it sees: for an agent that is told."""
+
+
+def adapt(found: checkpoints.Checkpoint, config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Every kind of co-player in turn; table, CSV and figure into the folder."""
+    settings = fill(AdaptSettings, config)
+    env = make(config["env"], **(config["env_args"] or {}))
+    player = load_player(found, env, config)
+    if settings.told and not isinstance(player.mac, HopMAC):
+        raise UserError(f"--told is for agents that hold beliefs about goals (hop); {player.name} holds none.")
+    everybody = co_players(env, config)
+    results: dict[str, list[Adapted]] = {}
+    meetings = int(config["test_nepisode"])
+    programs: dict[Any, Adaptation] = {}
+    with ProgressReport(f"{player.name} adapts", len(everybody) * len(player.seeds)) as progress:
+        for i, others in enumerate(everybody):
+            mac = player.mac
+            if settings.told:
+                if others.aim is None:
+                    continue
+                mac = HopMAC(env, config, told=others.aim)
+            # Written rules share a program, unless the agent is told of each what it is after.
+            of = (id(others.kind.mac), id(others.aim) if settings.told else None)
+            if of not in programs:
+                programs[of] = Adaptation(env, mac, others.kind.mac, meetings, settings.adapt_episodes, others.friendly)
+            results[others.name] = []
+            for j, agent in enumerate(player.seeds):
+                key = jax.random.fold_in(jax.random.key(23), j)
+                results[others.name].append(programs[of].play(agent, others.kind.policies, key))
+                progress.update(i * len(player.seeds) + j + 1, 0.0, None)
+    folder.mkdir(parents=True, exist_ok=True)
+    summary = {name: summarise(env, adapted) for name, adapted in results.items()}
+    show(player.name, env, summary)
+    write(folder, results, summary)
+    draw(folder / "adaptation.png", results, f"{player.name} on {env.spec.name}")
+    return {name: {m: e._asdict() for m, e in numbers.items()} for name, numbers in summary.items()}
+
+
+def co_players(env: MultiAgentEnv, config: Mapping[str, Any]) -> list[CoPlayers]:
+    """A pool's unseen members, or without a pool every written rule of the world."""
+    world = env.spec.name
+    rules = rule_REGISTRY.get(world, {})
+    if not config.get("pool"):
+        if not rules:
+            raise UserError(f"{world} has no written rules to meet: add --pool=DIR (omg pool makes one).")
+        return _rules(env, list(rules))
+    pool = open_pool(config)
+    ids = pool.ids(["homologue", "non_homologue"])
+    if not ids:
+        raise UserError(f"the pool in {pool.folder} has nobody unseen to meet.")
+    found = _rules(env, [pool.members[i].algorithm for i in ids if pool.members[i].is_rule])
+    for kind in pool.kinds(env.spec, [i for i in ids if not pool.members[i].is_rule]):
+        for place, i in enumerate(kind.ids):
+            one = jax.tree.map(lambda x, place=place: x[place : place + 1], kind.policies)
+            found.append(CoPlayers(pool.members[i].name, Kind(kind.mac, one, (i,))))
+    return found
+
+
+def _rules(env: MultiAgentEnv, names: Sequence[str]) -> list[CoPlayers]:
+    """Written rules, all played by one controller; tit-for-tat has one of its own."""
+    rules, found = rule_REGISTRY[env.spec.name] if names else {}, []
+    made = {name: rules[name](env.spec) for name in names if name != TIT_FOR_TAT}
+    mac = RuleMAC(env.spec, *made.values())
+    for name in names:
+        if name == TIT_FOR_TAT:
+            friend, foe = (rules[r](env.spec) for r in REPLIES[env.spec.name])
+            kind = Kind(MoodMAC(env.spec, friend, foe), jnp.zeros(1, jnp.int32), (0,))
+            # Friendly is a stag, or any drift at all.
+            found.append(CoPlayers(name, kind, max(env.goal_kinds)))
+        else:
+            kind = Kind(mac, jnp.array([list(made).index(name)], jnp.int32), (0,))
+            found.append(CoPlayers(name, kind, aim=getattr(made[name], "aim", None)))
+    return found
+
+
+def summarise(env: MultiAgentEnv, seeds: Sequence[Adapted]) -> dict[str, Estimate]:
+    """Intervals over seeds, or over meetings where there is one seed."""
+    late = -max(1, len(seeds[0].focal_return) // 4)
+
+    def over(values: Sequence[np.ndarray]) -> Estimate:
+        rows = np.stack([np.asarray(v, float).reshape(-1) for v in values])
+        rows = rows if len(rows) > 1 else rows.T
+        rows = rows[np.isfinite(rows).all(1)]
+        return estimate(rows) if len(rows) else Estimate(*(float("nan"),) * 4, 0)
+
+    numbers = {
+        "return, first": over([s.focal_return[0] for s in seeds]),
+        "return, last quarter": over([s.focal_return[late:].mean(0) for s in seeds]),
+        "gain of the second meeting": over(
+            [s.focal_return[min(1, len(s.focal_return) - 1)] - s.focal_return[0] for s in seeds]
+        ),
+        "team return, last quarter": over([s.team_return[late:].mean(0) for s in seeds]),
+    }
+    for kind in sorted(set(env.goal_kinds)):
+        numbers[f"reached kind {kind}"] = over([(s.kind == kind).mean(0) for s in seeds])
+    if seeds[0].action_accuracy is not None:
+        half = BINS // 2
+        numbers["action accuracy"] = over([s.action_accuracy.mean(0) for s in seeds])  # type: ignore[union-attr]
+        for name in ("goal_belief", "kind_belief"):
+            title = name.replace("_", " ")
+            each = [getattr(s, name) for s in seeds]
+            numbers[f"{title}, first part"] = over([_mean(x[..., 0], 0) for x in each])
+            numbers[f"{title}, by half"] = over([_mean(x[..., half], 0) for x in each])
+            numbers[f"{title}, last part"] = over([_mean(x[..., -1], 0) for x in each])
+        numbers["steps until belief > ½"] = over([s.steps_to_half.mean(0) for s in seeds])  # type: ignore[union-attr]
+        numbers["steps inferred from"] = over([s.inferred.mean(0) for s in seeds])  # type: ignore[union-attr]
+    return numbers
+
+
+def _mean(x: Any, axis: Any) -> np.ndarray:
+    """Over what is a number; not a number where nothing is."""
+    real = np.isfinite(x)
+    return np.where(real, x, 0.0).sum(axis) / np.where(real.any(axis), real.sum(axis), np.nan)
+
+
+def show(name: str, env: MultiAgentEnv, summary: Mapping[str, Mapping[str, Estimate]]) -> None:
+    table = Table(title=f"{name} on {env.spec.name}, by co-players")
+    table.add_column("mean [95 % interval]")
+    for others in summary:
+        table.add_column(others)
+    for measure in next(iter(summary.values())):
+        table.add_row(measure, *(str(numbers[measure]) for numbers in summary.values()))
+    console.print(table)
+
+
+def write(
+    folder: Path, results: Mapping[str, Sequence[Adapted]], summary: Mapping[str, Mapping[str, Estimate]]
+) -> None:
+    with (folder / "adaptation.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["co_players", "seed", "episode", "return", "team_return", "action_accuracy"])
+        for name, seeds in results.items():
+            for seed, s in enumerate(seeds):
+                for e in range(len(s.focal_return)):
+                    right = "" if s.action_accuracy is None else f"{s.action_accuracy[e].mean():.4f}"
+                    row = [f"{s.focal_return[e].mean():.4f}", f"{s.team_return[e].mean():.4f}", right]
+                    writer.writerow([name, seed, e + 1, *row])
+    plain_numbers = {name: {m: e._asdict() for m, e in numbers.items()} for name, numbers in summary.items()}
+    (folder / "adaptation.json").write_text(json.dumps(plain_numbers, indent=1))
+
+
+def draw(path: Path, results: Mapping[str, Sequence[Adapted]], title: str) -> None:
+    """The return by episode and, where there are beliefs, how they grow along an episode."""
+    believes = next(iter(results.values()))[0].goal_belief is not None
+    figure, panels = pyplot().subplots(
+        1, 2 if believes else 1, figsize=(10 if believes else 6, 4), layout="constrained"
+    )
+    panels = np.atleast_1d(panels)
+    for i, (name, seeds) in enumerate(results.items()):
+        colour = COLOURS[i % len(COLOURS)]
+        returns = np.mean([s.focal_return.mean(1) for s in seeds], 0)
+        panels[0].plot(range(1, len(returns) + 1), returns, color=colour, label=name, marker="o", markersize=3)
+        if believes:
+            belief = np.mean([_mean(s.goal_belief, (0, 1)) for s in seeds], 0)
+            panels[1].plot((np.arange(BINS) + 0.5) / BINS, belief, color=colour, label=name)
+    plain(panels[0], "episode with the same co-players", "its own return", title)
+    if believes:
+        plain(panels[1], "part of the episode", "belief in the goal that was reached", title)
+    panels[-1].legend(frameon=False, fontsize=8)
+    save(figure, path)
