@@ -17,7 +17,9 @@ from omg.controllers import HopMAC, MoodMAC, RuleMAC
 from omg.envs import MultiAgentEnv, make
 from omg.evaluation.adaptation import BINS, Adaptation, Adapted, AdaptSettings
 from omg.evaluation.figures import COLOURS, plain, pyplot, save
+from omg.evaluation.replay import save_focal_replay
 from omg.evaluation.statistics import Estimate, estimate
+from omg.learners.subgoals import SubgoalSettings
 from omg.opponents import REGISTRY as rule_REGISTRY
 from omg.opponents.hunting import REPLIES
 from omg.opponents.pool import Kind
@@ -68,6 +70,10 @@ def adapt(found: checkpoints.Checkpoint, config: Mapping[str, Any], folder: Path
                 results[others.name].append(programs[of].play(agent, others.kind.policies, key))
                 progress.update(i * len(player.seeds) + j + 1, 0.0, None)
     folder.mkdir(parents=True, exist_ok=True)
+    if config.get("save_replay"):
+        last, key = everybody[0].kind, jax.random.key(int(config["seed"]))
+        subgoals = fill(SubgoalSettings, config)
+        save_focal_replay(env, player.mac, player.seeds[0], last, key, folder / "replay.gif", player.vae, subgoals)
     summary = {name: summarise(env, adapted) for name, adapted in results.items()}
     show(player.name, env, summary)
     write(folder, results, summary)

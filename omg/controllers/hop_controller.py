@@ -111,7 +111,7 @@ class HopMAC:
     def init_networks(self, key: Array) -> dict[str, MLP]:
         k_agent, k_model = jax.random.split(key)
         s, hidden = self.spec, self.settings.hop_hidden_dim
-        own = s.obs_size + (s.n_agents - 1) * self.goal_size
+        own = s.obs_size + self.env.n_goals * self.env.goal_size + (s.n_agents - 1) * self.goal_size
         return {
             "agent": MLP((own, hidden, hidden, s.n_actions + 1), k_agent),
             "model": MLP((s.obs_size + self.goal_size, hidden, hidden, s.n_actions), k_model),
@@ -129,8 +129,15 @@ class HopMAC:
         return jnp.where(avail_actions, model(jnp.concatenate([obs, goal], -1)), UNAVAILABLE)
 
     def policy_value(self, agent: MLP, obs: Array, others: Array, avail_actions: Array) -> tuple[Array, Array]:
-        """What to do and what will come of it; `others` are the goals of the others as this agent sees them."""
-        out = agent(jnp.concatenate([obs, others.reshape(*others.shape[:-2], -1)], -1))
+        """What to do and what will come of it; `others` are the goals of the others as this agent sees them.
+
+        The way to everything that the world calls a goal is given, so that it need not be learned from coordinates.
+        """
+        parts = [obs, others.reshape(*others.shape[:-2], -1)]
+        if self.env.n_goals:
+            ways = self.env.goal_features(obs)
+            parts.append(ways.reshape(*ways.shape[:-2], -1))
+        out = agent(jnp.concatenate(parts, -1))
         return jnp.where(avail_actions, out[..., :-1], UNAVAILABLE), out[..., -1]
 
     def goals_of_others(

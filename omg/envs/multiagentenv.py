@@ -79,6 +79,8 @@ class MultiAgentEnv:
     goal_kinds: tuple[int, ...] = ()
     """Which kind each goal is of: what stays the same from one episode to the next."""
     goal_size: int = 0
+    goal_names: tuple[str, ...] = ()
+    """How pictures call them."""
 
     def reset(self, key: Array) -> tuple[Any, Timestep]:
         raise NotImplementedError(f"{type(self).__name__} does not say how an episode starts")

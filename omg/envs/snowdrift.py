@@ -61,6 +61,7 @@ class Snowdrift(MultiAgentEnv):
         self.spec = Spec("snowdrift", s.players, 5, size, size, s.episode_limit, "mixed", whole, whole, layout)
         self.n_goals, self.goal_size = s.drifts, 4
         self.goal_kinds = (0,) * s.drifts
+        self.goal_names = tuple(str(i + 1) for i in range(s.drifts))
 
     def reset(self, key: Array) -> tuple[Snow, Timestep]:
         n = self.settings.players
@@ -109,9 +110,9 @@ class Snowdrift(MultiAgentEnv):
 
     def render(self, state: Snow) -> Image.Image:
         picture, draw = board(self.settings.grid_size)
-        for place, there in zip(state.drifts, state.there, strict=True):
+        for name, place, there in zip(self.goal_names, state.drifts, state.there, strict=True):
             if there:
-                disc(draw, place, 15, SNOW, "*")
+                disc(draw, place, 15, SNOW, name)
         for i, place in enumerate(state.players):
             disc(draw, place, 10, COLOURS[i % len(COLOURS)], f"{i + 1}", shift=3 * i - 4)
         return picture

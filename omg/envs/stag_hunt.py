@@ -70,6 +70,7 @@ class StagHunt(MultiAgentEnv):
         self.spec = Spec("stag_hunt", s.hunters, 5, size, size, s.episode_limit, "mixed", whole, whole, layout)
         self.n_goals, self.goal_size = self.n_prey, 5
         self.goal_kinds = (0,) * s.hares + (1,) * s.stags
+        self.goal_names = (*(f"h{i + 1}" for i in range(s.hares)), *(f"S{i + 1}" for i in range(s.stags)))
 
     def reset(self, key: Array) -> tuple[Hunt, Timestep]:
         n = self.settings.hunters
@@ -135,7 +136,7 @@ class StagHunt(MultiAgentEnv):
         for i, (place, there) in enumerate(zip(state.prey, state.there, strict=True)):
             if there:
                 stag = bool(self.is_stag[i])
-                disc(draw, place, 15 if stag else 9, RED if stag else BROWN, "S" if stag else "h")
+                disc(draw, place, 15 if stag else 10, RED if stag else BROWN, self.goal_names[i])
         for i, (place, hunting) in enumerate(zip(state.hunters, state.hunting, strict=True)):
             if hunting:
                 disc(draw, place, 10, COLOURS[i % len(COLOURS)], f"{i + 1}", shift=3 * i - 4)

@@ -119,10 +119,11 @@ class Adaptation:
         in_kind = (belief * alike).sum(-1)
         right = (played["predicted"][:, :-1] == played.actions[:, :-1]).astype(jnp.float32)
         numbers["action_accuracy"] = _mean(right, playing, (1, 2))
-        part = elapsed(playing)
-        numbers["goal_belief"] = by_part(in_goal, part, playing)
-        numbers["kind_belief"] = by_part(in_kind, part, playing)
-        numbers["steps_to_half"] = steps_to_half(in_goal, playing)
+        # Beliefs can be right only about what came to something.
+        part, somewhere = elapsed(playing), playing * (wanted < self.focal.n_goals - 1)
+        numbers["goal_belief"] = by_part(in_goal, part, somewhere)
+        numbers["kind_belief"] = by_part(in_kind, part, somewhere)
+        numbers["steps_to_half"] = steps_to_half(in_goal, somewhere)
         numbers["inferred"] = _mean(played["inferred"][:, :-1].astype(jnp.float32), playing, (1, 2))
         return numbers
 

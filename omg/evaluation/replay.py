@@ -1,7 +1,7 @@
 """A picture of an episode: a GIF of one test game, frame by frame as the world draws itself.
 
 Where the agent infers subgoals, two more panels: the state it thinks the others are after (the state of the episode
-nearest to ĝ), and the one chosen in hindsight.
+nearest to ĝ), and the one chosen in hindsight. Where it holds beliefs about goals, they stand beside the board as bars.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import numpy as np
 from jaxtyping import Array
 from PIL import Image, ImageDraw
 
-from omg.components.episode_buffer import EpisodeBatch, make_scheme, pack
+from omg.components.episode_buffer import EpisodeBatch, Field, make_scheme, pack
 from omg.components.focal_batch import refine
-from omg.controllers import FocalMAC, MultiModuleMAC, Side, TeamPolicies
+from omg.controllers import FocalMAC, HopMAC, MultiModuleMAC, Side, TeamPolicies
 from omg.envs import MultiAgentEnv
+from omg.envs.grid import COLOURS, LINES, PAPER
 from omg.evaluation.strangers import chosen_ahead, nearest_state
 from omg.learners.subgoals import SubgoalSettings
 from omg.modules.am.base import time_first
@@ -30,9 +31,10 @@ CAPTION = 18
 
 
 def save_replay(env: MultiAgentEnv, mac: Any, agent: Any, key: Array, path: Path) -> Path:
-    """Plays one greedy episode and writes it to `path`."""
-    states, _ = play_episode(env, mac, agent, key, 1)
-    return write_gif([picture for state in states if (picture := env.render(state))], path)
+    """Plays one greedy episode and writes it to `path`; where somebody holds beliefs, they stand beside it."""
+    states, batch = play_episode(env, mac, agent, key, 1)
+    pictures = [picture for state in states if (picture := env.render(state))]
+    return write_gif(with_beliefs(env, mac, pictures, batch), path)
 
 
 def save_focal_replay(
@@ -51,6 +53,8 @@ def save_focal_replay(
     mac = MultiModuleMAC(env.spec, focal, (0,), (Side(opponents.mac, tuple(range(1, n)), 1),))
     states, batch = play_episode(env, mac, TeamPolicies(agent, (member,)), key, n)
     pictures = [env.render(state) for state in states]
+    if isinstance(focal, HopMAC):
+        return write_gif(with_beliefs(env, focal, pictures, batch), path)
     panels = [[("now", picture)] for picture in pictures]
     if vae is not None:
         inferred, chosen = subgoal_places(env, focal, agent, batch, vae, subgoals, key)
@@ -86,13 +90,19 @@ def subgoal_places(
 def play_episode(env: MultiAgentEnv, mac: Any, agent: Any, key: Array, worlds: int) -> tuple[list[Any], EpisodeBatch]:
     """Some worlds to the end of their time: the first one's states up to its end, and all of them as episodes."""
     scheme, _ = make_scheme(env.spec)
-    limit = env.spec.episode_limit
+    limit, plans = env.spec.episode_limit, getattr(mac, "plans", False)
+    if plans:
+        scheme["belief"] = Field((), "float32")
 
     def step(carry, k):
         world, seen, memory, running = carry
-        actions, memory = mac.select_actions(agent, seen, memory, jnp.int32(0), k, True)
+        looks = {"world": world} if plans else {}
+        actions, memory = mac.select_actions(agent, seen, memory, jnp.int32(0), k, True, **looks)
         new, shown = jax.vmap(env.step)(world, actions, jax.random.split(k, worlds))
         done = {"actions": actions, "reward": shown.reward, "terminated": shown.terminated, "filled": running}
+        if plans:
+            memory, noted = mac.observe(agent, memory, seen, actions, new, shown)
+            done["belief"] = noted["belief"]
         kept = {**done, "obs": seen.obs, "state": seen.state, "avail_actions": seen.avail_actions, "alive": seen.alive}
         return (new, shown, memory, running & ~shown.terminated), (world, kept)
 
@@ -111,6 +121,36 @@ def play_episode(env: MultiAgentEnv, mac: Any, agent: Any, key: Array, worlds: i
     scales = tuple((name, f.scale) for name, f in scheme.items() if f.scale != 1.0)
     first = [jax.tree.map(lambda x, t=t: x[t, 0], states) for t in range(length + 1)]
     return first, EpisodeBatch(data, scales)
+
+
+def with_beliefs(env: MultiAgentEnv, mac: Any, pictures: list[Any], batch: EpisodeBatch) -> list[Any]:
+    """Every moment with the beliefs held then: one row of bars for each agent, one bar for each goal."""
+    if not isinstance(mac, HopMAC):
+        return pictures
+    names = [*(env.goal_names if mac.space is None else (f"g{i}" for i in range(mac.goals.n))), "–"]
+    beliefs, alive = np.asarray(batch["belief"][0], float), np.asarray(batch.alive[0])
+    frames = []
+    for t, picture in enumerate(pictures):
+        now = min(t, len(beliefs) - 1)
+        bars = belief_bars(beliefs[now], alive[now], names, picture.size)
+        frames.append(side_by_side([("now", picture), ("what each is thought to be after", bars)]))
+    return frames
+
+
+def belief_bars(beliefs: np.ndarray, alive: np.ndarray, names: list[str], size: tuple[int, int]) -> Image.Image:
+    width, height = size
+    panel = Image.new("RGB", size, PAPER)
+    draw = ImageDraw.Draw(panel)
+    row, column = height / len(beliefs), (width - 30) / len(names)
+    for i, belief in enumerate(beliefs):
+        bottom = (i + 1) * row - 16
+        draw.text((14, bottom - row / 3), str(i + 1), fill=COLOURS[i % len(COLOURS)], anchor="mm")
+        for j, (name, chance) in enumerate(zip(names, belief, strict=True)):
+            left = 30 + j * column
+            colour = COLOURS[i % len(COLOURS)] if alive[i] else LINES
+            draw.rectangle([left + 3, bottom - chance * (row - 24), left + column - 3, bottom], fill=colour)
+            draw.text((left + column / 2, bottom + 7), name, fill=(90, 90, 90), anchor="mm")
+    return panel
 
 
 def side_by_side(panels: list[tuple[str, Any]]) -> Image.Image:

@@ -55,6 +55,8 @@ class Learner:
         self.spec = spec
         self.mac = mac
         self.settings = fill(self.Settings, config)
+        self.shared = spec.kind == "cooperative"
+        """Whether an agent goes on earning after it is gone: what the others earn is its own."""
 
     def init(self, key: Array) -> LearnerState:
         params = self.init_params(key)
@@ -127,11 +129,11 @@ class Learner:
         """Whose steps are learned from. In a team game the fallen go on earning with the team, and the values before
         their fall are built on theirs; elsewhere whoever is gone is no part of the game.
         """
-        return jnp.broadcast_to(filled, alive.shape) if self.spec.kind == "cooperative" else filled * alive
+        return jnp.broadcast_to(filled, alive.shape) if self.shared else filled * alive
 
     def ended_for(self, ended: Float[Array, "*axes"], alive_next: Bool[Array, "*axes"]) -> Float[Array, "*axes"]:
         """Where nothing follows for an agent: outside of team games also where it leaves while others play on."""
-        if self.spec.kind == "cooperative":
+        if self.shared:
             return jnp.broadcast_to(ended, alive_next.shape)
         return jnp.maximum(ended, ~alive_next)
 

@@ -37,8 +37,13 @@ class PPOSettings(LearnerSettings):
     value_coef: float = 0.5
     entropy_coef: float = 0.01
     seq_len: int = 20
+    prosocial: float = 0.0
 
     def __post_init__(self) -> None:
+        if not 0 <= self.prosocial <= 1:
+            raise UserError(
+                f"prosocial is {self.prosocial}; it goes from 0 (one's own reward) to 1 (everybody's mean)."
+            )
         if self.seq_len < 1 or self.ppo_epochs < 1:
             raise UserError(f"seq_len ({self.seq_len}) and ppo_epochs ({self.ppo_epochs}) must be 1 or more.")
 
@@ -70,6 +75,9 @@ class PPOLearner(Learner):
         if not isinstance(mac, FocalMAC):
             raise UserError("ppo_learner needs mac=am_mac (a team) or mac=multi_module_mac (one agent among others).")
         self.focal = config.get("mac") == "multi_module_mac"
+        self.shared |= self.settings.prosocial > 0
+        if self.focal and self.settings.prosocial:
+            raise UserError("prosocial is for a team that learns together: one agent among others has its own reward.")
         self.vae = check_vae(config.get("vae")) if mac.am.needs_vae else None
         t_max = int(config.get("t_max", 1)) * (spec.n_agents if self.focal else 1)
         self.hindsight = Hindsight(fill(SubgoalSettings, config), t_max)
@@ -136,7 +144,7 @@ class PPOLearner(Learner):
         counted = time_first(self.counted(batch.filled, batch.alive))[:-1]
         avail, actions = time_first(batch.avail_actions)[:-1], time_first(batch.actions)[:-1]
 
-        reward = s.reward_scale * time_first(batch.reward)[:-1]
+        reward = s.reward_scale * self.wanted_reward(time_first(batch.reward)[:-1])
         over = self.out_of_time(time_first(batch.terminated)[:-1], time_axis=0)
         over = self.ended_for(over, time_first(batch.alive)[1:])
         filled = time_first(batch.filled)[:-1]
@@ -150,6 +158,11 @@ class PPOLearner(Learner):
         starts = (before_each_step(actor.hidden)[:-1], before_each_step(critic.hidden)[:-1])
         chunks = chop(s.seq_len, (inputs, avail, actions, log_pi, advantage, returns, mask, counted), starts)
         return jax.lax.stop_gradient(chunks), told, {"value_mean": masked_mean(values[:-1], mask)}
+
+    def wanted_reward(self, reward: Float[Array, "time batch slot"]) -> Float[Array, "time batch slot"]:
+        """One's own, or with `prosocial` a part of everybody's mean instead: only a whole team knows that."""
+        share = self.settings.prosocial
+        return (1 - share) * reward + share * reward.mean(-1, keepdims=True) if share else reward
 
     def total_loss(
         self, params: Params, chunks: Chunks, batch: FocalBatch, told: Told, key: Array

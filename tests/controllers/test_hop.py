@@ -186,7 +186,8 @@ def test_the_loss_by_hand(hunters):
                 logits = networks["model"](jnp.concatenate([obs, mine[wanted[b, t, i]]]))
                 log_pi = jax.nn.log_softmax(jnp.where(avail, logits, -1e9))
                 model.append(-float(log_pi[int(batch.actions[b, t, i])]))
-                out = networks["agent"](jnp.concatenate([obs, mine[wanted[b, t, 1 - i]]]))
+                ways = env.goal_features(obs).ravel()
+                out = networks["agent"](jnp.concatenate([obs, mine[wanted[b, t, 1 - i]], ways]))
                 log_own = jax.nn.log_softmax(jnp.where(avail, out[:-1], -1e9))
                 policy.append(
                     -sum(float(p) * float(log_own[a]) for a, p in enumerate(batch["search"][b, t, i]) if avail[a])
