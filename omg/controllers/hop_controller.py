@@ -13,18 +13,19 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import mctx
 from jaxtyping import Array, Bool, Float, Int
 
 from omg.components.action_selectors import UNAVAILABLE, ActionSelector, SelectorSettings
 from omg.components.beliefs import across, spread, within
 from omg.components.episode_buffer import Field, Scheme
 from omg.components.linear import MLP
+from omg.components.tree_search import Expansion, search
 from omg.envs.multiagentenv import MultiAgentEnv, Timestep
 from omg.modules.goal_sets import GoalSettings, GoalSpace, LearnedGoals, Moment, WorldGoals
 from omg.utils.rl_utils import pick
 from omg.utils.settings import UserError, fill
 
+NOISE, NOISE_ALPHA = 0.25, 0.3
 OPEN_MINDED = 0.25
 """The part of a search's prior that is spread evenly over what can be done."""
 
@@ -36,6 +37,7 @@ class HopSettings(GoalSettings):
     train_simulations: int = 32
     train_goal_draws: int = 2
     c_puct: float = 1.0
+    search_depth: int = 16
     hop_beta: float = 20.0
     hop_gamma: float = 0.95
     hop_hidden_dim: int = 64
@@ -48,7 +50,14 @@ class HopSettings(GoalSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for key in ("simulations", "goal_draws", "train_simulations", "train_goal_draws", "hop_hidden_dim"):
+        for key in (
+            "search_depth",
+            "simulations",
+            "goal_draws",
+            "train_simulations",
+            "train_goal_draws",
+            "hop_hidden_dim",
+        ):
             if getattr(self, key) < 1:
                 raise UserError(f"{key} is {getattr(self, key)}; it must be 1 or more.")
         for key in ("hop_alpha", "surprise", "hop_gamma"):
@@ -287,20 +296,21 @@ class HopMAC:
         obs, avail = per_row(seen.obs.astype(jnp.float32)), per_row(seen.avail_actions)
         root = Node(jax.tree.map(per_row, world), obs, avail, goals, jnp.broadcast_to(memory.t, (rows,)))
         logits, value = self._judge(agent, root, seat)
-        tree = mctx.muzero_policy(
-            agent,
+        if not test_mode:
+            logits = _noisy(logits, _at(avail, seat), jax.random.fold_in(key, 1))
+        found = search(
+            root,
+            logits,
+            value,
+            lambda k, action, node: self._expand(agent, k, action, node, seat),
+            # Without planning: one step ahead, judged by the value of what follows.
+            simulations if s.planning else 2 * self.spec.n_actions,
             k_search,
-            mctx.RootFnOutput(prior_logits=logits, value=value, embedding=root),
-            lambda networks, k, action, node: self._expand(networks, k, action, node, seat),
-            # Without planning: every action once, judged by the value of what follows.
-            num_simulations=simulations if s.planning else self.spec.n_actions,
-            max_depth=None if s.planning else 1,
-            invalid_actions=~_at(avail, seat),
-            dirichlet_fraction=0.0 if test_mode else 0.25,
-            pb_c_init=s.c_puct,
-        ).search_tree.summary()
+            s.c_puct,
+            s.search_depth if s.planning else 1,
+        )
         # An action that was never tried is worth what the place is worth.
-        q = jnp.where(tree.visit_counts > 0, tree.qvalues, value[:, None])
+        q = jnp.where(found.visits > 0, found.q, value[:, None])
         return q.reshape(batch, per_world, draws, -1).mean(2)
 
     def _judge(self, agent: Any, node: Node, seat: Int[Array, " row"]) -> tuple[Array, Array]:
@@ -310,7 +320,7 @@ class HopMAC:
         chances = (1 - OPEN_MINDED) * jax.nn.softmax(logits, -1) + OPEN_MINDED * _any(avail)
         return jnp.where(avail, jnp.log(chances + 1e-9), UNAVAILABLE), value
 
-    def _expand(self, agent: Any, key: Array, action: Array, node: Node, seat: Array) -> tuple[Any, Node]:
+    def _expand(self, agent: Any, key: Array, action: Array, node: Node, seat: Array) -> tuple[Expansion, Node]:
         """One step of the real world, in which the others act by what they are after."""
         k_others, k_world, k_goals = jax.random.split(key, 3)
         rows = jnp.arange(action.shape[0])
@@ -324,10 +334,8 @@ class HopMAC:
         after = Node(world, seen.obs.astype(jnp.float32), seen.avail_actions, goals, node.t + 1)
         logits, value = self._judge(agent, after, seat)
         goes_on = _at(seen.alive, seat) & ~seen.terminated & (after.t < self.spec.episode_limit)
-        output = mctx.RecurrentFnOutput(
-            reward=_at(seen.reward, seat), discount=self.settings.hop_gamma * goes_on, prior_logits=logits, value=value
-        )
-        return output, after
+        discount = self.settings.hop_gamma * goes_on
+        return Expansion(_at(seen.reward, seat), discount, logits, value), after
 
     def _redraw(self, goals: Int[Array, "row agent"], still_open: Bool[Array, "row agent goal"], key: Array) -> Array:
         """Whose goal is gone is after another of its kind, or else after any."""
@@ -337,6 +345,14 @@ class HopMAC:
         score = jnp.where(still_open, lots + 20.0 * alike - 40.0 * aimless, -jnp.inf)
         open_now = jnp.take_along_axis(still_open, goals[..., None], -1)[..., 0]
         return jnp.where(open_now, goals, score.argmax(-1))
+
+
+def _noisy(logits: Array, avail_actions: Array, key: Array) -> Array:
+    """A root's prior with a part of chance, so that training searches differ."""
+    lots = jax.random.dirichlet(key, jnp.full(logits.shape[-1], NOISE_ALPHA), logits.shape[:-1]) * avail_actions
+    lots = lots / jnp.maximum(lots.sum(-1, keepdims=True), 1e-9)
+    chances = (1 - NOISE) * jax.nn.softmax(logits, -1) + NOISE * lots
+    return jnp.where(avail_actions, jnp.log(chances + 1e-9), UNAVAILABLE)
 
 
 def _any(avail_actions: Array) -> Array:

@@ -1,0 +1,61 @@
+"""The search against mctx, visit by visit, and on a tree one can draw."""
+
+import jax
+import jax.numpy as jnp
+import mctx
+import numpy as np
+import pytest
+
+from omg.components.tree_search import Expansion, search
+
+KEY = jax.random.key(0)
+W, V, P, Q = (jax.random.normal(jax.random.key(i), shape) for i, shape in enumerate([(6, 4, 6), (6,), (6, 4), (6, 4)]))
+
+
+def somewhere(k, action, x):
+    """A made-up world of six numbers, four actions."""
+    after = jnp.tanh(jnp.einsum("rd,dre->re", x, W[:, action]))
+    reward = (x @ Q)[jnp.arange(len(action)), action]
+    return Expansion(reward, jnp.full(len(action), 0.9), after @ P, after @ V), after
+
+
+@pytest.mark.parametrize(("simulations", "depth"), [(50, None), (30, 3), (8, 1)])
+def test_the_same_visits_and_values_as_mctx(simulations, depth):
+    x = jax.random.normal(KEY, (12, 6))
+    logits, value = x @ P, x @ V
+    ours = jax.jit(lambda: search(x, logits, value, somewhere, simulations, KEY, 1.0, depth))()
+
+    def recurrent(_, k, action, x):
+        step, after = somewhere(k, action, x)
+        return mctx.RecurrentFnOutput(**step._asdict()), after
+
+    root = mctx.RootFnOutput(prior_logits=logits, value=value, embedding=x)
+    theirs = mctx.muzero_policy(
+        None, KEY, root, recurrent, simulations, max_depth=depth, dirichlet_fraction=0.0, pb_c_init=1.0
+    ).search_tree.summary()
+    np.testing.assert_array_equal(ours.visits, theirs.visit_counts)
+    np.testing.assert_allclose(ours.q, theirs.qvalues, atol=1e-5)
+    np.testing.assert_allclose(ours.value, theirs.value, atol=1e-5)
+
+
+def test_the_larger_reward_behind_the_smaller_one_is_found():
+    """Left pays 1 at once and nothing more; right pays nothing, and then 3."""
+
+    def step(k, action, at):
+        reward = jnp.where((at == 0) & (action == 0), 1.0, jnp.where((at == 2) & (action == 1), 3.0, 0.0))
+        after = jnp.where(at == 0, 1 + action, 3)
+        flat = jnp.zeros((len(action), 2))
+        return Expansion(reward, jnp.where(after < 3, 0.9, 0.0), flat, flat[:, 0]), after
+
+    found = search(jnp.zeros(1, jnp.int32), jnp.zeros((1, 2)), jnp.zeros(1), step, 200, KEY, 3.0)
+    assert found.q[0].argmax() == 1
+    assert found.q[0, 0] == pytest.approx(1.0)
+    assert 2.2 < found.q[0, 1] <= 2.7
+    assert found.visits.sum() == 200
+
+
+def test_what_cannot_be_done_is_never_tried():
+    x = jax.random.normal(KEY, (5, 6))
+    logits = (x @ P).at[:, 2].set(-1e9)
+    found = search(x, logits, x @ V, somewhere, 40, KEY)
+    assert not found.visits[:, 2].any()
