@@ -71,7 +71,7 @@ def adapt(found: checkpoints.Checkpoint, config: Mapping[str, Any], folder: Path
                 progress.update(i * len(player.seeds) + j + 1, 0.0, None)
     folder.mkdir(parents=True, exist_ok=True)
     if config.get("save_replay"):
-        last, key = everybody[0].kind, jax.random.key(int(config["seed"]))
+        last, key = everybody[-1].kind, jax.random.key(int(config["seed"]))
         subgoals = fill(SubgoalSettings, config)
         save_focal_replay(env, player.mac, player.seeds[0], last, key, folder / "replay.gif", player.vae, subgoals)
     summary = {name: summarise(env, adapted) for name, adapted in results.items()}

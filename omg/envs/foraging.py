@@ -11,13 +11,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float, Int
 from jumanji.environments.routing.lbf.env import LevelBasedForaging
 from jumanji.environments.routing.lbf.generator import RandomGenerator
 from jumanji.environments.routing.lbf.types import Agent, Food, State
 from PIL import Image, ImageDraw
 
-from omg.envs.multiagentenv import MultiAgentEnv, Spec, Storage, Timestep
+from omg.envs.multiagentenv import Goals, MultiAgentEnv, Spec, Storage, Timestep
 from omg.utils.settings import UserError
 
 NOOP, UP, DOWN, LEFT, RIGHT, LOAD = range(6)
@@ -56,6 +56,9 @@ class Foraging(MultiAgentEnv):
         self.scale = 1 / s.grid_size
         whole = Storage("int8", self.scale) if s.grid_size <= 127 else Storage()
         self.spec = Spec("foraging", s.players, 6, size, size, s.episode_limit, "mixed", whole, whole)
+        self.n_goals, self.goal_size = s.food, 4
+        self.goal_kinds = (0,) * s.food
+        self.goal_names = tuple(str(i + 1) for i in range(s.food))
 
     def reset(self, key: Array) -> tuple[State, Timestep]:
         state, timestep = self.game.reset(key)
@@ -79,6 +82,21 @@ class Foraging(MultiAgentEnv):
             alive=jnp.ones(self.settings.players, bool),
             info={"food_eaten": food.eaten.mean()},
         )
+
+    def goals(self, state: State) -> Goals:
+        """Food. Loading is possible only beside food, so eaten food beside an agent that loads was eaten just now."""
+        food, agents = state.food_items, state.agents
+        beside = abs(agents.position[:, None] - food.position).sum(-1) == 1
+        took = beside & food.eaten & agents.loading[:, None]
+        return Goals(~food.eaten, jnp.where(took.any(-1), took.argmax(-1), -1).astype(jnp.int32))
+
+    def goal_features(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows goal feature"]:
+        """The way to each food item, how long it is, and its level (none: eaten, or out of sight)."""
+        n = self.settings.food
+        items = obs.reshape(*obs.shape[:-1], -1, 3)
+        food, me = items[..., :n, :], items[..., n, :2]
+        way = (food[..., :2] - me[..., None, :]) * (food[..., 2:] > 0)
+        return jnp.concatenate([way, abs(way).sum(-1, keepdims=True), food[..., 2:]], -1)
 
     def render(self, state: State) -> Image.Image:
         cell, n = 40, self.settings.grid_size

@@ -127,7 +127,7 @@ def with_beliefs(env: MultiAgentEnv, mac: Any, pictures: list[Any], batch: Episo
     """Every moment with the beliefs held then: one row of bars for each agent, one bar for each goal."""
     if not isinstance(mac, HopMAC):
         return pictures
-    names = [*(env.goal_names if mac.space is None else (f"g{i}" for i in range(mac.goals.n))), "–"]
+    names = [*(env.goal_names if mac.space is None else (f"g{i}" for i in range(mac.goals.n))), "none"]
     beliefs, alive = np.asarray(batch["belief"][0], float), np.asarray(batch.alive[0])
     frames = []
     for t, picture in enumerate(pictures):

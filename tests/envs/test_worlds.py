@@ -222,3 +222,18 @@ def test_worlds_from_python():
     spec = make("foraging", grid_size=8).spec
     assert (spec.n_agents, spec.n_actions, spec.obs_size, spec.state_size) == (2, 6, 15, 15)
     assert (spec.episode_limit, spec.kind) == (50, "mixed")
+
+
+def test_who_loads_food_has_reached_it(board):
+    world, placed = board
+    state = placed([[1, 1], [5, 5]], [[1, 2], [3, 3]])
+    assert world.goals(state).reached.tolist() == [-1, -1]
+    after, shown = world.step(state, jnp.array([LOAD, NOOP]), jax.random.key(0))
+    assert world.goals(after).reached.tolist() == [0, -1]
+    assert world.goals(after).open.tolist() == [False, True]
+    way = np.asarray(world.goal_features(shown.obs)) * 6
+    np.testing.assert_allclose(way[0, 1], [2, 2, 4, 1], atol=1e-5)
+    np.testing.assert_allclose(way[1, 1], [-2, -2, 4, 1], atol=1e-5)
+    np.testing.assert_allclose(way[0, 0], 0, atol=1e-5, err_msg="what is eaten leads nowhere")
+    later, _ = world.step(after, jnp.array([NOOP, NOOP]), jax.random.key(0))
+    assert world.goals(later).reached.tolist() == [-1, -1]
