@@ -46,10 +46,18 @@ def adapt(found: checkpoints.Checkpoint, config: Mapping[str, Any], folder: Path
     """Every kind of co-player in turn; table, CSV and figure into the folder."""
     settings = fill(AdaptSettings, config)
     env = make(config["env"], **(config["env_args"] or {}))
+    if env.spec.n_agents < 2:
+        raise UserError(f"{env.spec.name} has one agent here: there is nobody to meet.")
+    if int(config["test_nepisode"]) < 1:
+        raise UserError(f"test_nepisode is {config['test_nepisode']}; it must be 1 or more.")
     player = load_player(found, env, config)
-    if settings.told and not isinstance(player.mac, HopMAC):
-        raise UserError(f"--told is for agents that hold beliefs about goals (hop); {player.name} holds none.")
     everybody = co_players(env, config)
+    if settings.told:
+        if not isinstance(player.mac, HopMAC) or player.mac.space is not None:
+            raise UserError(f"--told is for agents with beliefs about the world's own goals (hop), not {player.name}.")
+        everybody = [others for others in everybody if others.aim is not None]
+        if not everybody:
+            raise UserError(f"nobody here says what it is after: --told needs written rules of {' or '.join(REPLIES)}.")
     results: dict[str, list[Adapted]] = {}
     meetings = int(config["test_nepisode"])
     programs: dict[Any, Adaptation] = {}
@@ -57,8 +65,6 @@ def adapt(found: checkpoints.Checkpoint, config: Mapping[str, Any], folder: Path
         for i, others in enumerate(everybody):
             mac = player.mac
             if settings.told:
-                if others.aim is None:
-                    continue
                 mac = HopMAC(env, config, told=others.aim)
             # Written rules share a program, unless the agent is told of each what it is after.
             of = (id(others.kind.mac), id(others.aim) if settings.told else None)
@@ -66,7 +72,7 @@ def adapt(found: checkpoints.Checkpoint, config: Mapping[str, Any], folder: Path
                 programs[of] = Adaptation(env, mac, others.kind.mac, meetings, settings.adapt_episodes, others.friendly)
             results[others.name] = []
             for j, agent in enumerate(player.seeds):
-                key = jax.random.fold_in(jax.random.key(23), j)
+                key = jax.random.fold_in(jax.random.key(int(config["seed"])), j)
                 results[others.name].append(programs[of].play(agent, others.kind.policies, key))
                 progress.update(i * len(player.seeds) + j + 1, 0.0, None)
     folder.mkdir(parents=True, exist_ok=True)
@@ -88,12 +94,14 @@ def co_players(env: MultiAgentEnv, config: Mapping[str, Any]) -> list[CoPlayers]
     if not config.get("pool"):
         if not rules:
             raise UserError(f"{world} has no written rules to meet: add --pool=DIR (omg pool makes one).")
-        return _rules(env, list(rules))
+        return _rules(env, [*rules, *([TIT_FOR_TAT] if world in REPLIES else [])])
     pool = open_pool(config)
     ids = pool.ids(["homologue", "non_homologue"])
     if not ids:
         raise UserError(f"the pool in {pool.folder} has nobody unseen to meet.")
-    found = _rules(env, [pool.members[i].algorithm for i in ids if pool.members[i].is_rule])
+    names = [pool.members[i].algorithm for i in ids if pool.members[i].is_rule]
+    # It differs from other rules only where one meets again.
+    found = _rules(env, [*names, *([TIT_FOR_TAT] if names and world in REPLIES else [])])
     for kind in pool.kinds(env.spec, [i for i in ids if not pool.members[i].is_rule]):
         for place, i in enumerate(kind.ids):
             one = jax.tree.map(lambda x, place=place: x[place : place + 1], kind.policies)
@@ -123,9 +131,10 @@ def summarise(env: MultiAgentEnv, seeds: Sequence[Adapted]) -> dict[str, Estimat
     late = -max(1, len(seeds[0].focal_return) // 4)
 
     def over(values: Sequence[np.ndarray]) -> Estimate:
-        rows = np.stack([np.asarray(v, float).reshape(-1) for v in values])
-        rows = rows if len(rows) > 1 else rows.T
-        rows = rows[np.isfinite(rows).all(1)]
+        each = [np.asarray(v, float).reshape(-1) for v in values]
+        # What is not a number (a meeting in which nobody reached anything) counts for nobody.
+        each = [v[np.isfinite(v)] for v in each]
+        rows = np.array([v.mean() for v in each if len(v)]) if len(each) > 1 else each[0]
         return estimate(rows) if len(rows) else Estimate(*(float("nan"),) * 4, 0)
 
     numbers = {

@@ -113,7 +113,8 @@ def pretrain(config: Mapping[str, Any]) -> Path:
         "reward_explained": _explained(reward, nearest),
         "largest_cluster": float(np.bincount(nearest).max() / len(nearest)),
     }
-    folder = home(config) / f"{env.spec.name}__{settings.goal_form}__{datetime.now():%Y%m%d-%H%M%S-%f}"
+    stamped = home(config) / f"{env.spec.name}__{settings.goal_form}__{datetime.now():%Y%m%d-%H%M%S-%f}"
+    folder = Path(str(config["run_dir"])) if config.get("run_dir") else stamped
     checkpoints.save(folder / "checkpoints", training.vae_updates, {"goals": jax.device_get(space)}, {"goals": card}, 1)
     (folder / "curve.json").write_text(json.dumps(curve, indent=1))
     (folder / "summary.json").write_text(json.dumps(summary, indent=1))

@@ -168,7 +168,7 @@ def _among_others(config: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """A pool or a mixed team makes of an independent learner one agent among others."""
     if not (config.get("multi_algs") or config.get("pool")) or config.get("mac") in AMONG_OTHERS.values():
         return config, []
-    if config["learner"] in ("ppo_learner", "hop_learner"):
+    if config["learner"] in ("ppo_learner", "hop_learner") and config["mac"] in AMONG_OTHERS:
         return config | {"mac": AMONG_OTHERS[config["mac"]]}, []
     if config["learner"] != "q_learner":
         raise UserError(f"{config['name']} learns for a whole team and takes no pool: try iql, d3qn or ppo.")
@@ -216,6 +216,8 @@ def build(
         mac: Any = make_mac(env, config, goal_learning.find(env, config, saved))
     else:
         mac = make_mac(env if plans else env.spec, config)
+    if plans != make_learner.plans:
+        raise UserError(f"{run.learner} and {run.mac} do not go together: hop_learner needs hop_mac, others do not.")
     learner = make_learner(env.spec, mac, with_vae)
     if learner.focal != among_others:
         only = "cannot learn" if among_others else "only learns"

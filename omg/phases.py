@@ -77,8 +77,10 @@ def stages_of(plan: Mapping[str, Any], folder: Path) -> list[Stage]:
         else:
             words.append(f"--env-config={plan.get('env_config', configuration.DEFAULT_ENV)}")
             words.append(f"--local_results_path={folder}")
-            words += [f"--pool={about}"] if verb == "collect" else [] if verb == "pool" else [f"--config={about}"]
-        if verb not in ("pretrain", "pool"):
+            words.append(
+                f"--pool={about}" if verb == "collect" else f"--pool={home}" if verb == "pool" else f"--config={about}"
+            )
+        if verb != "pool":
             words.append(f"--run_dir={home}")
         words += [f"--{key}={_filled(value, folders)}" for key, value in settings.items()]
         folders[title] = home

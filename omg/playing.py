@@ -125,6 +125,9 @@ def crossplay(words: Sequence[str], config: Mapping[str, Any], folder: Path) -> 
     name, env_args = json.loads(worlds.pop()) if worlds else (config["env"], config["env_args"])
     env = make(name, **(env_args or {}))
     players = [_player(word, runs, env) for word in words]
+    for player in players:
+        if isinstance(player.mac, HopMAC):
+            raise UserError(f"{player.name} plans in the world itself and cannot play everybody else: leave it out.")
     episodes = fill(RunSettings, config).test_nepisode
     if episodes < 1:
         raise UserError(f"test_nepisode is {episodes}; it must be 1 or more.")

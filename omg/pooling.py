@@ -78,8 +78,11 @@ def _settings(config: Mapping[str, Any], env: MultiAgentEnv) -> PoolSettings:
     algs, test_algs = settings.pool_algs or [], settings.pool_test_algs or []
     for alg in (*algs, *test_algs):
         choose(configuration.available("algs"), alg, "config")
-        if configuration.named("algs", alg).get("mac") == "multi_module_mac":
+        mac = configuration.named("algs", alg).get("mac")
+        if mac == "multi_module_mac":
             raise UserError(f"{alg} learns among a pool and cannot be trained for one: take {alg.split('_')[0]}.")
+        if mac == "hop_mac":
+            raise UserError(f"{alg} plans in the world itself and cannot be a member of a pool: take ppo.")
     both = sorted((set(algs) & set(test_algs)) | (set(rules) & set(tests)))
     if both:
         raise UserError(f"{both[0]} cannot both train and be unseen: name it in one place.")

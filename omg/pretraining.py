@@ -52,7 +52,8 @@ def pretrain(config: Mapping[str, Any]) -> Path:
     summary = {"situations": len(data), "recons_loss": curve[-1]["recons_loss"], "kl_loss": curve[-1]["kl_loss"]}
     summary["held_out_unexplained"] = float(error / variance)
     what = "state" if card["obs_is_state"] else "obs"
-    folder = vaes.home(config) / f"{env.spec.name}__{what}__{datetime.now():%Y%m%d-%H%M%S-%f}"
+    stamped = vaes.home(config) / f"{env.spec.name}__{what}__{datetime.now():%Y%m%d-%H%M%S-%f}"
+    folder = Path(str(config["run_dir"])) if config.get("run_dir") else stamped
     checkpoints.save(folder / "checkpoints", settings.vae_updates, {"vae": jax.device_get(vae)}, {"vae": card}, 1)
     (folder / "curve.json").write_text(json.dumps(curve, indent=1))
     (folder / "summary.json").write_text(json.dumps(summary, indent=1))

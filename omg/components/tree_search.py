@@ -58,11 +58,12 @@ def search(
     key: Array,
     c_puct: float = 1.25,
     max_depth: int | None = None,
+    try_all: bool = False,
 ) -> Found:
     """Every simulation adds one node to every row's tree. `expand(key, action, node)` is a step of the world.
 
     A path as long as `max_depth`, or one that leads to an end (a discount of 0), ends where it was before, and what it
-    leads to is counted once more.
+    leads to is counted once more. `try_all`: before anything is tried twice at a root, everything is tried once.
     """
     rows, actions = prior_logits.shape
     row, nodes = jnp.arange(rows), simulations + 1
@@ -85,7 +86,7 @@ def search(
             return jax.lax.dynamic_update_index_in_dim(every, x.astype(every.dtype), s + 1, 1)
 
         k = jax.random.fold_in(key, s)
-        path, depth = _descend(tree, deepest, c_puct)
+        path, depth = _descend(tree, deepest, c_puct, try_all)
         at = depth - 1
         parent, action = path[row, at, 0], path[row, at, 1]
         inside = jax.tree.map(lambda x: x[row, parent], tree.inside)
@@ -112,7 +113,9 @@ def search(
     return Found(edge[..., REWARD] + edge[..., DISCOUNT] * edge[..., AHEAD], edge[..., VISITS], tree.node[:, 0, 1])
 
 
-def _descend(tree: Tree, deepest: int, c_puct: float) -> tuple[Int[Array, "row depth 2"], Int[Array, " row"]]:
+def _descend(
+    tree: Tree, deepest: int, c_puct: float, try_all: bool
+) -> tuple[Int[Array, "row depth 2"], Int[Array, " row"]]:
     """From every root along the most promising actions to one that was not tried: the nodes and actions on the way."""
     rows = tree.child.shape[0]
     row = jnp.arange(rows)
@@ -124,7 +127,11 @@ def _descend(tree: Tree, deepest: int, c_puct: float) -> tuple[Int[Array, "row d
         going: Array
 
     def on(way: Way) -> Way:
-        action = _most_promising(tree.prior[row, way.at], tree.edge[row, way.at], tree.node[row, way.at], c_puct)
+        prior, edge = tree.prior[row, way.at], tree.edge[row, way.at]
+        action = _most_promising(prior, edge, tree.node[row, way.at], c_puct)
+        if try_all:
+            untried = (prior > 0) & (edge[..., VISITS] == 0)
+            action = jnp.where((way.at == 0) & untried.any(-1), untried.argmax(-1), action)
         here = jnp.minimum(way.depth, deepest - 1)
         step = jnp.where(way.going[:, None], jnp.stack([way.at, action], -1), way.path[row, here])
         path = way.path.at[row, here].set(step)

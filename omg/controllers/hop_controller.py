@@ -8,7 +8,6 @@ over the draws, and the action is drawn from a Boltzmann distribution of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -20,49 +19,15 @@ from omg.components.beliefs import across, spread, within
 from omg.components.episode_buffer import Field, Scheme
 from omg.components.linear import MLP
 from omg.components.tree_search import Expansion, search
+from omg.controllers.hop_settings import HopSettings
 from omg.envs.multiagentenv import MultiAgentEnv, Timestep
-from omg.modules.goal_sets import GoalSettings, GoalSpace, LearnedGoals, Moment, WorldGoals
+from omg.modules.goal_sets import GoalSpace, LearnedGoals, Moment, WorldGoals
 from omg.utils.rl_utils import pick
-from omg.utils.settings import UserError, fill
+from omg.utils.settings import fill
 
 NOISE, NOISE_ALPHA = 0.25, 0.3
 OPEN_MINDED = 0.25
 """The part of a search's prior that is spread evenly over what can be done."""
-
-
-@dataclass(frozen=True)
-class HopSettings(GoalSettings):
-    simulations: int = 200
-    goal_draws: int = 5
-    train_simulations: int = 32
-    train_goal_draws: int = 2
-    c_puct: float = 1.0
-    search_depth: int = 16
-    hop_beta: float = 20.0
-    hop_gamma: float = 0.95
-    hop_hidden_dim: int = 64
-    hop_alpha: float = 0.7
-    surprise: float = 0.05
-    inter_belief: bool = True
-    intra_belief: bool = True
-    use_goals: bool = True
-    planning: bool = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for key in (
-            "search_depth",
-            "simulations",
-            "goal_draws",
-            "train_simulations",
-            "train_goal_draws",
-            "hop_hidden_dim",
-        ):
-            if getattr(self, key) < 1:
-                raise UserError(f"{key} is {getattr(self, key)}; it must be 1 or more.")
-        for key in ("hop_alpha", "surprise", "hop_gamma"):
-            if not 0 <= getattr(self, key) <= 1:
-                raise UserError(f"{key} is {getattr(self, key)}; it goes from 0 to 1.")
 
 
 class HopMemory(NamedTuple):
@@ -70,7 +35,7 @@ class HopMemory(NamedTuple):
 
     t: Int[Array, ""]
     prior: Float[Array, "batch agent kind"]
-    """Over kinds of goals: at the start of an episode, and for whatever somebody is after next."""
+    """Over kinds of goals, at the start of the episode."""
     belief: Float[Array, "batch agent goal"]
     reached: Int[Array, "batch agent"]
     """The kind of the last goal that each reached; -1: none yet."""
@@ -109,6 +74,8 @@ class HopMAC:
         """From what somebody sees to what it is after: a yardstick that need not infer."""
         self.settings = fill(HopSettings, config)
         self.selector = ActionSelector(fill(SelectorSettings, config))
+        self.shared = env.spec.kind == "cooperative"
+        """Whether an agent goes on earning with the team after its own fall."""
         self.goals: Any = WorldGoals(env) if space is None else LearnedGoals(env, space, self.settings.goal_window)
         self.n_goals = self.goals.n + 1
         self.n_kinds = max(self.goals.kinds, default=-1) + 2
@@ -171,8 +138,9 @@ class HopMAC:
         return HopMemory(jnp.int32(0), prior, belief, nothing, search, window)
 
     def observe(
-        self, agent: Any, memory: HopMemory, seen: Timestep, actions: Array, world: Any, shown: Timestep
-    ) -> tuple[HopMemory, dict[str, Array]]:
+        self, agent: Any, memory: HopMemory, seen: Timestep, actions: Array, world: Any, shown: Timestep,
+        running: Bool[Array, " batch"],
+    ) -> tuple[HopMemory, dict[str, Array]]:  # fmt: skip
         """After a step: everybody's action speaks for the goals that would explain it. Also what is worth keeping."""
         s, obs = self.settings, seen.obs.astype(jnp.float32)
         near = seen.alive & self._near(obs)
@@ -190,10 +158,10 @@ class HopMAC:
         still_open = self._open(world, actions.shape)
         reached = self.goals.reached(Moment(seen, world, shown, window, memory.t))
         belief = within(memory.belief, likelihood, still_open)
-        # Whoever has what it wanted is after something new, more likely of the same kind.
-        kind = jnp.where(reached >= 0, self.kind_of[reached], -1)
-        prior = across(memory.prior, kind, s.hop_alpha) if s.inter_belief else memory.prior
-        belief = jnp.where(reached[..., None] >= 0, spread(prior, self.kind_of, still_open), belief)
+        # Whose goal is gone with being reached is after something new; one that stays can be reached again.
+        taken = ~jnp.take_along_axis(still_open, jnp.maximum(reached, 0)[..., None], -1)[..., 0]
+        belief = jnp.where(((reached >= 0) & taken)[..., None], spread(memory.prior, self.kind_of, still_open), belief)
+        kind = jnp.where(reached >= 0, self.kind_of[reached], memory.reached)
         noted = {
             "search": memory.search,
             "reached": reached,
@@ -201,8 +169,14 @@ class HopMAC:
             "predicted": jnp.where(seen.avail_actions, expected, -1.0).argmax(-1),
             "inferred": near,
         }
-        some = jnp.where(kind >= 0, kind, memory.reached)
-        memory = memory._replace(t=memory.t + 1, prior=prior, belief=belief, reached=some, window=window)
+        # Where the game is over nothing is learned from what follows.
+        on = running[:, None]
+        memory = memory._replace(
+            t=memory.t + 1,
+            belief=jnp.where(on[..., None], belief, memory.belief),
+            reached=jnp.where(on, kind, memory.reached),
+            window=window,
+        )
         return memory, noted
 
     def _near(self, obs: Float[Array, "batch agent obs"]) -> Bool[Array, "batch agent"]:
@@ -237,15 +211,16 @@ class HopMAC:
         """What an episode leaves for the next one with the same co-players."""
         if not self.settings.inter_belief:
             return memory.prior
-        # Who reached something has been counted; who reached nothing was after nothing in particular.
-        return across(memory.prior, jnp.where(memory.reached >= 0, -1, self.n_kinds - 1), self.settings.hop_alpha)
+        # Who reached nothing was after nothing in particular.
+        reached = jnp.where(memory.reached >= 0, memory.reached, self.n_kinds - 1)
+        return across(memory.prior, reached, self.settings.hop_alpha)
 
     @property
     def scheme(self) -> Scheme:
         """What an episode holds besides."""
         return {
             "search": Field((self.spec.n_actions,), "float16", "agents"),
-            "reached": Field((), "int8", "agents"),
+            "reached": Field((), "int16", "agents"),
         }
 
     # --- planning
@@ -285,7 +260,7 @@ class HopMAC:
             spread_out = jnp.broadcast_to(x[:, None, None], (batch, per_world, draws, *x.shape[1:]))
             return spread_out.reshape(rows, *x.shape[1:])
 
-        k_goals, k_search = jax.random.split(key)
+        k_goals, k_search, k_noise = jax.random.split(key, 3)
         seat = jnp.broadcast_to(seats[..., None], (batch, per_world, draws)).reshape(rows)
         believed = memory.belief
         if self.told is not None:
@@ -297,20 +272,22 @@ class HopMAC:
         root = Node(jax.tree.map(per_row, world), obs, avail, goals, jnp.broadcast_to(memory.t, (rows,)))
         logits, value = self._judge(agent, root, seat)
         if not test_mode:
-            logits = _noisy(logits, _at(avail, seat), jax.random.fold_in(key, 1))
+            logits = _noisy(logits, _at(avail, seat), k_noise)
         found = search(
             root,
             logits,
             value,
             lambda k, action, node: self._expand(agent, k, action, node, seat),
-            # Without planning: one step ahead, judged by the value of what follows.
-            simulations if s.planning else 2 * self.spec.n_actions,
+            # Without planning: every action once, judged by the value of what follows.
+            simulations if s.planning else self.spec.n_actions,
             k_search,
             s.c_puct,
             s.search_depth if s.planning else 1,
+            try_all=True,
         )
-        # An action that was never tried is worth what the place is worth.
-        q = jnp.where(found.visits > 0, found.q, value[:, None])
+        # What there was no simulation for is no better than the worst of what was tried.
+        tried = found.visits > 0
+        q = jnp.where(tried, found.q, jnp.where(tried, found.q, jnp.inf).min(-1, keepdims=True))
         return q.reshape(batch, per_world, draws, -1).mean(2)
 
     def _judge(self, agent: Any, node: Node, seat: Int[Array, " row"]) -> tuple[Array, Array]:
@@ -333,7 +310,7 @@ class HopMAC:
         goals = jnp.where(seen.alive, self._redraw(node.goals, still_open, k_goals), self.n_goals - 1)
         after = Node(world, seen.obs.astype(jnp.float32), seen.avail_actions, goals, node.t + 1)
         logits, value = self._judge(agent, after, seat)
-        goes_on = _at(seen.alive, seat) & ~seen.terminated & (after.t < self.spec.episode_limit)
+        goes_on = (_at(seen.alive, seat) | self.shared) & ~seen.terminated & (after.t < self.spec.episode_limit)
         discount = self.settings.hop_gamma * goes_on
         return Expansion(_at(seen.reward, seat), discount, logits, value), after
 

@@ -194,9 +194,10 @@ class MultiModuleMAC:
         return in_order.reshape(-1, n), TeamMemory(trained, tuple(remembered))
 
     def observe(
-        self, agent: TeamPolicies, memory: TeamMemory, seen: Timestep, actions: Array, world: Any, shown: Timestep
-    ) -> tuple[TeamMemory, dict[str, Array]]:
-        trained, noted = self.trained.observe(agent.trained, memory.trained, seen, actions, world, shown)
+        self, agent: TeamPolicies, memory: TeamMemory, seen: Timestep, actions: Array, world: Any, shown: Timestep,
+        running: Array,
+    ) -> tuple[TeamMemory, dict[str, Array]]:  # fmt: skip
+        trained, noted = self.trained.observe(agent.trained, memory.trained, seen, actions, world, shown, running)
         return memory._replace(trained=trained), noted
 
     def _side(self, side: Side, policies: Any, seen: Timestep, memory: Any, t_env: Array, key: Array, seats: Any):

@@ -123,7 +123,7 @@ class PettingZooGame:
         seed = self._seed if key is None else int(np.asarray(jax.random.key_data(key)).astype(np.uint32)[-1] >> 1)
         self._seed += 1
         self.seen, self.infos = self.game.reset(seed=seed)
-        self.alive = np.ones(len(self.names), bool)
+        self.alive = np.array([name in self.game.agents for name in self.names])
 
     def step(self, actions: list[int]) -> tuple[float, bool, dict[str, Any]]:
         """Only those who still play act. The second number says whether everybody is done, in time or not."""

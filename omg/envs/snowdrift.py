@@ -57,7 +57,7 @@ class Snowdrift(MultiAgentEnv):
         self.scale = 1 / s.grid_size
         layout = (("players", (s.players, 2)), ("drifts", (s.drifts, 3)), ("time", (1,)))
         size = 2 * s.players + 3 * s.drifts + 1
-        whole = Storage("int8", self.scale) if max(s.grid_size, s.episode_limit) <= 127 else Storage()
+        whole = Storage("int8" if max(s.grid_size, s.episode_limit) <= 127 else "int16", self.scale)
         self.spec = Spec("snowdrift", s.players, 5, size, size, s.episode_limit, "mixed", whole, whole, layout)
         self.n_goals, self.goal_size = s.drifts, 4
         self.goal_kinds = (0,) * s.drifts

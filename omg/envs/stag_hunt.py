@@ -66,7 +66,7 @@ class StagHunt(MultiAgentEnv):
         self.scale = 1 / s.grid_size
         layout = (("hunters", (s.hunters, 3)), ("hares", (s.hares, 3)), ("stags", (s.stags, 3)), ("time", (1,)))
         size = 3 * (s.hunters + self.n_prey) + 1
-        whole = Storage("int8", self.scale) if max(s.grid_size, s.episode_limit) <= 127 else Storage()
+        whole = Storage("int8" if max(s.grid_size, s.episode_limit) <= 127 else "int16", self.scale)
         self.spec = Spec("stag_hunt", s.hunters, 5, size, size, s.episode_limit, "mixed", whole, whole, layout)
         self.n_goals, self.goal_size = self.n_prey, 5
         self.goal_kinds = (0,) * s.hares + (1,) * s.stags

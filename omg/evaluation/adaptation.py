@@ -60,13 +60,13 @@ class Adaptation:
         self.mac = MultiModuleMAC(env.spec, focal, (0,), (Side(others, tuple(range(1, n)), 1),))
         scheme, groups = make_scheme(env.spec)
         if env.n_goals:
-            scheme["world_reached"] = Field((), "int8", "agents")
+            scheme["world_reached"] = Field((), "int16", "agents")
         self.models = isinstance(focal, HopMAC)
         if self.models:
-            scheme["reached"] = Field((), "int8", "agents")
+            scheme["reached"] = Field((), "int16", "agents")
             scheme["inferred"] = Field((), "bool", "agents")
             scheme["belief"] = Field((focal.n_goals,), "float16", "agents")
-            scheme["predicted"] = Field((), "int8", "agents")
+            scheme["predicted"] = Field((), "int16", "agents")
         self.runner = VectorRunner(env, self.mac, scheme, groups, n * self.worlds)
         self.seats = jnp.repeat(jnp.arange(n), self.worlds)
         self.compiled = jax.jit(self._play)
@@ -120,9 +120,9 @@ class Adaptation:
         right = (played["predicted"][:, :-1] == played.actions[:, :-1]).astype(jnp.float32)
         numbers["action_accuracy"] = _mean(right, playing, (1, 2))
         # Beliefs can be right only about what came to something.
-        part, somewhere = elapsed(playing), playing * (wanted < self.focal.n_goals - 1)
-        numbers["goal_belief"] = by_part(in_goal, part, somewhere)
-        numbers["kind_belief"] = by_part(in_kind, part, somewhere)
+        somewhere = playing * (wanted < self.focal.n_goals - 1)
+        numbers["goal_belief"] = by_part(in_goal, somewhere)
+        numbers["kind_belief"] = by_part(in_kind, somewhere)
         numbers["steps_to_half"] = steps_to_half(in_goal, somewhere)
         numbers["inferred"] = _mean(played["inferred"][:, :-1].astype(jnp.float32), playing, (1, 2))
         return numbers
@@ -136,27 +136,24 @@ def last_kind(reached: Array, kinds: Array) -> Array:
     return jnp.where(last.max(1) > 0, kinds[goal], -1)
 
 
-def elapsed(playing: Array) -> Array:
-    """Which part of its own time each agent is in at every step `[batch, time, agent]`."""
-    steps = playing.sum(1, keepdims=True)
-    before = jnp.cumsum(playing, 1) - playing
-    return jnp.clip((BINS * before / jnp.maximum(steps, 1)).astype(jnp.int32), 0, BINS - 1)
+def by_part(value: Array, counted: Array) -> Array:
+    """`[batch, time, agent]` to `[batch, part]`: each agent's value from its first counted step (part 0) to its last,
+    mean over agents; not a number where nobody counts. Steps count from the start on, without gaps.
+    """
+    steps = counted.sum(1).astype(jnp.int32)
+    place = jnp.round(jnp.arange(BINS)[None, :, None] * (steps - 1)[:, None] / (BINS - 1)).astype(jnp.int32)
+    along = jnp.take_along_axis(value, jnp.maximum(place, 0), 1)
+    there = (steps > 0)[:, None]
+    return jnp.where(there.any(-1), (along * there).sum(-1) / jnp.maximum(there.sum(-1), 1), jnp.nan)
 
 
-def by_part(value: Array, part: Array, playing: Array) -> Array:
-    """Means over co-players in every part of the episode `[batch, part]`; nothing there: not a number."""
-    inside = (part[..., None] == jnp.arange(BINS)) * playing[..., None]
-    count = inside.sum((1, 2))
-    return jnp.where(count > 0, (value[..., None] * inside).sum((1, 2)) / jnp.maximum(count, 1), jnp.nan)
-
-
-def steps_to_half(in_goal: Array, playing: Array) -> Array:
+def steps_to_half(in_goal: Array, counted: Array) -> Array:
     """Per episode, mean over co-players: the steps after which the belief in the true goal stays above one half."""
-    below = (in_goal < 0.5) * playing
+    below = (in_goal < 0.5) * counted
     steps = jnp.arange(1, below.shape[1] + 1)[:, None]
     last = (below * steps).max(1)
-    there = (playing.sum(1) > 0).astype(jnp.float32)
-    return (last * there).sum(-1) / jnp.maximum(there.sum(-1), 1)
+    there = (counted.sum(1) > 0).astype(jnp.float32)
+    return jnp.where(there.any(-1), (last * there).sum(-1) / jnp.maximum(there.sum(-1), 1), jnp.nan)
 
 
 def _mean(x: Array, mask: Array, axes: tuple[int, ...]) -> Array:

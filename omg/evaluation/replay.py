@@ -101,7 +101,7 @@ def play_episode(env: MultiAgentEnv, mac: Any, agent: Any, key: Array, worlds: i
         new, shown = jax.vmap(env.step)(world, actions, jax.random.split(k, worlds))
         done = {"actions": actions, "reward": shown.reward, "terminated": shown.terminated, "filled": running}
         if plans:
-            memory, noted = mac.observe(agent, memory, seen, actions, new, shown)
+            memory, noted = mac.observe(agent, memory, seen, actions, new, shown, running)
             done["belief"] = noted["belief"]
         kept = {**done, "obs": seen.obs, "state": seen.state, "avail_actions": seen.avail_actions, "alive": seen.alive}
         return (new, shown, memory, running & ~shown.terminated), (world, kept)

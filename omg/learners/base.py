@@ -48,6 +48,8 @@ class Learner:
 
     Settings: type[LearnerSettings] = LearnerSettings
     on_policy = False
+    plans = False
+    """Learns from searches in the world itself (`hop_mac`)."""
     focal = False
     """Learns for one agent among others, from as many episodes in every seat."""
 

@@ -29,6 +29,7 @@ class HopLearnerSettings(LearnerSettings):
 
 class HopLearner(Learner):
     Settings = HopLearnerSettings
+    plans = True
     settings: HopLearnerSettings
     mac: HopMAC  # type: ignore[assignment]
 
@@ -75,14 +76,16 @@ class HopLearner(Learner):
 
         # What the search came to, and what came of it.
         mask = playing * planned
+        earning = self.counted(batch.filled[:, :-1, None], batch.alive[:, :-1]) * planned
         everybody = jnp.broadcast_to(wanted[:, :, None], (*wanted.shape, n))
         others = mac.goals_of_others(obs, everybody, seats)
         logits, value = mac.policy_value(params["agent"], obs, others, avail)
         search = batch["search"][:, :-1].astype(jnp.float32)
         log_pi = jnp.where(avail, jax.nn.log_softmax(logits, -1), 0.0)
         policy_loss = masked_mean(-(search * log_pi).sum(-1), mask)
-        returns = discounted(batch.reward[:, :-1], batch.alive[:, 1:], mac.settings.hop_gamma)
-        value_loss = masked_mean((value - returns) ** 2, mask)
+        goes_on = batch.alive[:, 1:] | self.shared
+        returns = discounted(batch.reward[:, :-1], goes_on, mac.settings.hop_gamma)
+        value_loss = masked_mean((value - returns) ** 2, earning)
 
         s = self.settings
         metrics = {

@@ -118,9 +118,13 @@ class LearnedGoals:
         return jnp.broadcast_to(self.space.goals, (*obs.shape[:-1], self.n, self.size))
 
     def distance(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows goal"]:
-        window = jnp.broadcast_to(obs[..., None, :], (*obs.shape[:-1], self.window, obs.shape[-1]))
-        nothing = jnp.zeros(obs.shape[:-1])
-        return self.space.distances(self.space.embed(window, nothing, nothing))
+        """Between the situation and the one that each goal decodes to, in standard deviations per entry."""
+        vae, size = self.space.vae, obs.shape[-1]
+        last = (
+            slice(0, size) if self.space.form != "trajectory" else slice((self.window - 1) * size, self.window * size)
+        )
+        wanted, scale = vae.decode(self.space.goals)[:, last], vae.scale[last]
+        return jnp.sqrt((((obs[..., None, :] - wanted) / scale) ** 2).mean(-1))
 
     def open(self, world: Any) -> Bool[Array, "batch goal"]:
         return jnp.ones((jax.tree.leaves(world)[0].shape[0], self.n), bool)

@@ -137,8 +137,6 @@ STAG_HUNT: dict[str, Callable] = {
     "nearest_prey": aims(lambda v: v.far() + _order(v)),
     "follow_crowd": aims(lambda v: v.far_from_others().sum(0) + _order(v)),
 }
-# Within one episode it does as a friend does; what it saw in the last one decides about the next.
-STAG_HUNT["tit_for_tat"] = STAG_HUNT["always_stag"]
 STAG_HUNT["switcher"] = switches("always_stag", "always_hare", STAG_HUNT)
 
 SNOWDRIFT: dict[str, Callable] = {
@@ -148,8 +146,9 @@ SNOWDRIFT: dict[str, Callable] = {
     "topmost_drift": aims(lambda v: v.goals[:, 0] + 0.01 * v.goals[:, 1]),
     "follow_crowd": aims(lambda v: v.far_from_others().sum(0) + _order(v)),
 }
-SNOWDRIFT["tit_for_tat"] = SNOWDRIFT["always_clear"]
 SNOWDRIFT["switcher"] = switches("always_clear", "never_clear", SNOWDRIFT)
 
 REPLIES = {"stag_hunt": ("always_stag", "always_hare"), "snowdrift": ("always_clear", "never_clear")}
-"""What tit-for-tat does after an episode in which the others were friendly, and after one in which they were not."""
+"""Tit-for-tat, where one meets again (omg adapt): what it does after an episode in which the others were friendly, and
+after one in which they were not.
+"""

@@ -286,11 +286,7 @@ SPLITS = {
     "predator_prey": RuleSplit(
         ("chase", "ambush", "flank", "guard"), ("cut_off", "tail", "herd", "stay_together", "shadow", "random")
     ),
-    "stag_hunt": RuleSplit(
-        ("always_stag", "always_hare", "follow_crowd"), ("nearest_prey", "random", "tit_for_tat", "switcher")
-    ),
-    "snowdrift": RuleSplit(
-        ("always_clear", "never_clear", "follow_crowd"), ("topmost_drift", "random", "tit_for_tat", "switcher")
-    ),
+    "stag_hunt": RuleSplit(("always_stag", "always_hare", "follow_crowd"), ("nearest_prey", "random", "switcher")),
+    "snowdrift": RuleSplit(("always_clear", "never_clear", "follow_crowd"), ("topmost_drift", "random", "switcher")),
     "battle": RuleSplit(("nearest_enemy", "spread_fire"), ("focus_fire", "kite")),
 }

@@ -94,9 +94,9 @@ class VectorRunner:
         play = play._replace(slots=self._write(slots, play.t, running, _shown(seen)))
 
         def step(play: _Play) -> _Play:
-            one = self.each(self._step, in_axes=(0, 0, 0, 0, 0, 0, None, None))
+            one = self.each(self._step, in_axes=(0, 0, 0, 0, 0, 0, 0, None, None))
             actions, world, seen, memory, noted = one(
-                agent, t_env, key, play.world, play.seen, play.memory, play.t, test_mode
+                agent, t_env, key, play.world, play.seen, play.memory, play.running, play.t, test_mode
             )
             running = play.running
             stats = EpisodeStats(
@@ -119,7 +119,7 @@ class VectorRunner:
         memory = self.mac.init_memory(agent, self.batch_size, **({} if prior is None else {"prior": prior}))
         return world, seen, memory
 
-    def _step(self, agent, t_env, key, world, seen, memory, t, test_mode):
+    def _step(self, agent, t_env, key, world, seen, memory, running, t, test_mode):
         k_act, k_world = jax.random.split(jax.random.fold_in(key, t))
         # Whoever plans looks into the world itself, and at what everybody did.
         plans = {"world": world} if self.plans else {}
@@ -130,7 +130,7 @@ class VectorRunner:
         if "world_reached" in self.scheme:
             noted["world_reached"] = jax.vmap(self.env.goals)(world).reached
         if self.plans:
-            memory, more = self.mac.observe(agent, memory, seen, actions, world, shown)
+            memory, more = self.mac.observe(agent, memory, seen, actions, world, shown, running)
             noted |= more
         return actions, world, shown, memory, noted
 

@@ -59,3 +59,27 @@ def test_what_cannot_be_done_is_never_tried():
     logits = (x @ P).at[:, 2].set(-1e9)
     found = search(x, logits, x @ V, somewhere, 40, KEY)
     assert not found.visits[:, 2].any()
+
+
+def test_nobody_goes_on_after_the_end():
+    """Right ends the game with 1, left goes on for ever with nothing: every simulation to the right counts the 1."""
+    seen = []
+
+    def step(k, action, over):
+        jax.debug.callback(lambda x: seen.append(bool(x[0])), over)
+        reward = jnp.where((action == 1) & ~over, 1.0, 0.0)
+        flat = jnp.zeros((1, 2))
+        return Expansion(reward, jnp.where(action == 1, 0.0, 0.9), flat, flat[:, 0]), over | (action == 1)
+
+    found = search(jnp.zeros(1, bool), jnp.zeros((1, 2)), jnp.zeros(1), step, 30, KEY, 1.0)
+    jax.effects_barrier()
+    assert found.q[0, 1] == 1
+    assert found.visits.sum() == 30
+    assert not any(seen), "no step is ever taken from where it was over"
+
+
+def test_everything_is_tried_once_before_anything_twice():
+    x = jax.random.normal(KEY, (7, 6))
+    logits = jnp.zeros((7, 4)).at[:, 0].set(20.0).at[:, 3].set(-1e9)
+    found = search(x, logits, x @ V, somewhere, 3, KEY, try_all=True)
+    np.testing.assert_array_equal(found.visits, np.broadcast_to([1, 1, 1, 0], (7, 4)))

@@ -135,11 +135,10 @@ def test_everybody_plans_and_beliefs_stay_chances(hunters):
     playing = np.asarray(batch["filled"])[..., None] & np.asarray(batch.alive)
     np.testing.assert_allclose(search.sum(-1)[playing], 1, atol=0.01)
     assert not (search * ~np.asarray(batch.avail_actions))[playing].any(), "nothing that cannot be done"
-    closed = (
-        np.asarray(memory.belief)[..., :-1]
-        * ~np.asarray(jax.vmap(env.goals)(jax.vmap(env.reset)(jax.random.split(KEY, 4))[0]).open)[:, None]
-    )
-    assert not closed.any()
+    taken = np.asarray(batch["reached"])
+    caught = [(b, g) for b, t, i in np.argwhere(taken >= 0) if batch["filled"][b, t] for g in [taken[b, t, i]]]
+    assert caught, "somebody caught something"
+    assert not any(np.asarray(memory.belief)[b, :, g].any() for b, g in caught), "nobody is after what is gone"
     assert mac.next_prior(memory).shape == (4, 2, 3)
 
 
@@ -161,11 +160,44 @@ def test_without_a_belief_nothing_moves_it(hunters, flag, same):
         assert all(np.allclose(row[row > 0], row[row > 0][0], rtol=1e-4) for row in ratio)
 
 
-def test_without_goals_and_without_planning_it_still_plays(hunters):
+def test_without_goals_co_players_are_told_by_what_they_see_alone(hunters):
     env, config = hunters
-    mac, _, batch, _ = played(env, config | {"use_goals": False, "planning": False})
-    assert batch["filled"].any()
-    assert not mac.goal_features(batch.obs).any()
+    mac = HopMAC(env, config | {"use_goals": False})
+    networks, (_, shown) = mac.init_networks(KEY), env.reset(KEY)
+    memory = mac.init_memory(networks, 1)
+    world, seen = (jax.tree.map(lambda x: x[None], x) for x in env.reset(KEY))
+    after, _ = mac.observe(networks, memory, seen, jnp.array([[1, 2]]), world, seen, jnp.ones(1, bool))
+    np.testing.assert_allclose(after.belief, memory.belief, rtol=1e-5, err_msg="what fits all goals alike says nothing")
+    assert not mac.goal_features(shown.obs).any()
+
+
+def beside_a_hare():
+    env = make("stag_hunt", grid_size=3, hunters=2, hares=1, stags=1, episode_limit=6)
+    world = Hunt(
+        jnp.array([[0, 1], [2, 0]]), jnp.array([[0, 0], [2, 2]]), jnp.ones(2, bool), jnp.ones(2, bool),
+        jnp.full(2, -1), jnp.int32(0),
+    )  # fmt: skip
+    return env, world, env._show(world, jnp.zeros(2)), jnp.broadcast_to(jax.nn.one_hot(2, 3), (2, 3))
+
+
+def test_without_planning_every_action_is_looked_at_once():
+    env, world, shown, aimless = beside_a_hare()
+    mac = Certain(env, lambda goal: jnp.zeros((*goal.shape[:-1], 5)).at[..., 0].set(1), planning=False)
+    q = planner(mac)(world, shown, aimless)
+    np.testing.assert_allclose(q, [0, 0, 0, 1, 0], atol=1e-6, err_msg="only the step to the left brings something")
+
+
+def test_a_value_that_promises_too_much_does_not_win_over_what_was_seen():
+    env, world, shown, aimless = beside_a_hare()
+
+    class Boastful(Certain):
+        def policy_value(self, agent, obs, others, avail_actions):
+            sure = jnp.where(jnp.arange(5) == 3, 50.0, 0.0)
+            return jnp.where(avail_actions, sure, -1e9), jnp.full(obs.shape[:-1], 1.05)
+
+    mac = Boastful(env, lambda goal: jnp.zeros((*goal.shape[:-1], 5)).at[..., 0].set(1), simulations=40)
+    q = jnp.where(shown.avail_actions[0], planner(mac)(world, shown, aimless), -jnp.inf)
+    assert q.argmax() == 3
 
 
 def test_the_loss_by_hand(hunters):

@@ -7,25 +7,23 @@ import pytest
 
 from omg.controllers import MoodMAC, RuleMAC
 from omg.envs import make
-from omg.evaluation.adaptation import BINS, Adaptation, by_part, elapsed, last_kind, steps_to_half
+from omg.evaluation.adaptation import BINS, Adaptation, by_part, last_kind, steps_to_half
 from omg.opponents import REGISTRY as RULES
 
 NOBODY = jnp.zeros(1, jnp.int32)
 
 
 def test_parts_of_an_episode():
+    """Everybody counts from its first step to its last, however short its time."""
     playing = jnp.zeros((1, 12, 2)).at[0, :10, 0].set(1).at[0, :4, 1].set(1)
-    part = np.asarray(elapsed(playing))
-    assert part[0, :10, 0].tolist() == list(range(10))
-    assert part[0, :4, 1].tolist() == [0, 2, 5, 7], "each agent's own time"
     value = jnp.arange(12.0)[None, :, None] * jnp.array([1.0, 10.0])
-    means = np.asarray(by_part(value, jnp.asarray(part), playing))[0]
-    assert means[0] == 0
-    assert means[2] == pytest.approx((2 + 10) / 2)
-    assert means[9] == 9
-    nothing = np.asarray(by_part(value, jnp.asarray(part), jnp.zeros_like(playing)))
-    assert np.isnan(nothing).all()
-    assert nothing.shape == (1, BINS)
+    means = np.asarray(by_part(value, playing))[0]
+    assert means.shape == (BINS,)
+    second = [0, 0, 1, 1, 1, 2, 2, 2, 3, 3]
+    np.testing.assert_allclose(means, [(t + 10 * u) / 2 for t, u in zip(range(10), second, strict=True)])
+    one_step = jnp.zeros((1, 12, 2)).at[0, 0, 1].set(1)
+    np.testing.assert_allclose(by_part(value + 7, one_step)[0], 7, err_msg="a life of one step is in every part")
+    assert np.isnan(by_part(value, jnp.zeros_like(playing))).all()
 
 
 def test_steps_until_the_belief_is_there_for_good():
@@ -34,6 +32,7 @@ def test_steps_until_the_belief_is_there_for_good():
     assert steps_to_half(belief, playing)[0] == pytest.approx((3 + 0) / 2), (
         "a relapse counts, the time after leaving not"
     )
+    assert np.isnan(steps_to_half(belief, jnp.zeros_like(playing))[0]), "nobody reached anything"
 
 
 def test_the_last_goal_reached():
