@@ -1,8 +1,6 @@
 """`python -m omg` is `omg`."""
 
-import sys
-
-from omg.cli import main
+from omg.cli import entry
 
 if __name__ == "__main__":
-    sys.exit(main())
+    entry()

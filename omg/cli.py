@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from omg import config as configuration
 from omg.config import Command
@@ -54,6 +54,16 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         say("stopped.")
         return 130
+
+
+def entry() -> NoReturn:
+    """The program. After Ctrl-C it ends at once: what is still being computed would otherwise be torn down noisily."""
+    status = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if status == 130:
+        os._exit(status)
+    sys.exit(status)
 
 
 def dispatch(command: Command) -> int:
@@ -340,4 +350,4 @@ def _not_twice(command: Command, why: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    entry()

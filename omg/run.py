@@ -293,6 +293,9 @@ def run(_run: Any, prepared: Prepared, _log: Any) -> int:
         except WorldsFailed:
             training.save()
             raise
+        finally:
+            if isinstance(parts.loop.runner, HostRunner):
+                parts.loop.runner.close()
         if stopped_by is not None:
             say(f"stopped at {training.counters.t_env:,} steps. To go on: omg train --resume --run_dir={folder}")
             return 128 + stopped_by
