@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import json
 import logging
 import os
 import sys
@@ -183,8 +184,6 @@ def _saved_model(command: Command) -> tuple[Any, dict[str, Any]]:
 
 
 def adapt(command: Command) -> int:
-    import json
-
     from omg.adapting import adapt as meet_again
     from omg.utils import device
 
@@ -194,23 +193,21 @@ def adapt(command: Command) -> int:
     folder = Path(config["run_dir"]) if config["run_dir"] else where
     _check_writable(folder)
     device.setup(config.get("use_cuda"), bool(config.get("compilation_cache")))
-    summary = meet_again(found, config, folder)
+    return _kept(folder, meet_again(found, config, folder))
+
+
+def _kept(folder: Path, summary: dict[str, Any]) -> int:
     (folder / "summary.json").write_text(json.dumps(summary, indent=1))
     print(folder)
     return 0
 
 
 def evaluate_among_strangers(found: Any, config: dict[str, Any], folder: Path) -> int:
-    import json
-
     from omg.playing import among_strangers
     from omg.utils import device
 
     device.setup(config.get("use_cuda"), bool(config.get("compilation_cache")))
-    summary = among_strangers(found, config, folder)
-    (folder / "summary.json").write_text(json.dumps(summary, indent=1))
-    print(folder)
-    return 0
+    return _kept(folder, among_strangers(found, config, folder))
 
 
 def crossplay(command: Command) -> int:
