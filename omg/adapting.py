@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -82,7 +81,7 @@ def adapt(found: checkpoints.Checkpoint, config: Mapping[str, Any], folder: Path
         save_focal_replay(env, player.mac, player.seeds[0], last, key, folder / "replay.gif", player.vae, subgoals)
     summary = {name: summarise(env, adapted) for name, adapted in results.items()}
     show(player.name, env, summary)
-    write(folder, results, summary)
+    write(folder / "adaptation.csv", results)
     draw(folder / "adaptation.png", results, f"{player.name} on {env.spec.name}")
     return {name: {m: e._asdict() for m, e in numbers.items()} for name, numbers in summary.items()}
 
@@ -177,10 +176,8 @@ def show(name: str, env: MultiAgentEnv, summary: Mapping[str, Mapping[str, Estim
     console.print(table)
 
 
-def write(
-    folder: Path, results: Mapping[str, Sequence[Adapted]], summary: Mapping[str, Mapping[str, Estimate]]
-) -> None:
-    with (folder / "adaptation.csv").open("w", newline="") as file:
+def write(path: Path, results: Mapping[str, Sequence[Adapted]]) -> None:
+    with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["co_players", "seed", "episode", "return", "team_return", "action_accuracy"])
         for name, seeds in results.items():
@@ -189,8 +186,6 @@ def write(
                     right = "" if s.action_accuracy is None else f"{s.action_accuracy[e].mean():.4f}"
                     row = [f"{s.focal_return[e].mean():.4f}", f"{s.team_return[e].mean():.4f}", right]
                     writer.writerow([name, seed, e + 1, *row])
-    plain_numbers = {name: {m: e._asdict() for m, e in numbers.items()} for name, numbers in summary.items()}
-    (folder / "adaptation.json").write_text(json.dumps(plain_numbers, indent=1))
 
 
 def draw(path: Path, results: Mapping[str, Sequence[Adapted]], title: str) -> None:

@@ -49,7 +49,7 @@ def test_all_phases_are_carried_out(done):
     assert (done / "2_pretrain_hop_plus" / "goals.png").stat().st_size > 1000
     assert json.loads((done / "3_train_ppo" / "summary.json").read_text())["t_env"] >= 60
     assert (done / "4_train_hop_plus" / "checkpoints").is_dir()
-    met = json.loads((done / "5_adapt_train_hop_plus" / "adaptation.json").read_text())
+    met = json.loads((done / "5_adapt_train_hop_plus" / "summary.json").read_text())
     assert set(met) == {"nearest_prey", "random", "tit_for_tat", "switcher"}
     assert 0 <= met["random"]["action accuracy"]["mean"] <= 1
     assert (done / "5_adapt_train_hop_plus" / "adaptation.png").stat().st_size > 1000
@@ -64,7 +64,8 @@ def test_the_model_brings_its_goals_along(done, capsys):
     (done / "2_pretrain_hop_plus").rename(done / "elsewhere")
     try:
         words = [f"--checkpoint_path={done / '4_train_hop_plus'}", "--test_nepisode=2", "--pool=rules"]
-        assert main(["adapt", *words, "--adapt_episodes=1"]) == 0
+        assert main(["adapt", *words, "--adapt_episodes=1", "--save_replay"]) == 0
+        assert list((done / "4_train_hop_plus" / "adaptation").glob("*/replay.gif"))
         assert main(["adapt", *words, "--told"]) == 2, "learned goals are not the world's"
         assert "world's own goals" in capsys.readouterr().err
     finally:

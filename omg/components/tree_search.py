@@ -82,7 +82,7 @@ def search(
 
     def simulate(s: Int[Array, ""], tree: Tree) -> Tree:
         def put(every: Array, x: Array) -> Array:
-            """One slice of an array, in place (`.at[].set` would look at all of it)."""
+            """The new node's part of an array."""
             return jax.lax.dynamic_update_index_in_dim(every, x.astype(every.dtype), s + 1, 1)
 
         k = jax.random.fold_in(key, s)

@@ -291,7 +291,7 @@ class HopMAC:
         return q.reshape(batch, per_world, draws, -1).mean(2)
 
     def _judge(self, agent: Any, node: Node, seat: Int[Array, " row"]) -> tuple[Array, Array]:
-        """The networks' opinion of a place. A part of the chances goes to every action: none is never tried."""
+        """The networks' opinion of a place. A part of the chances goes evenly to all actions."""
         obs, avail = _at(node.obs, seat), _at(node.avail_actions, seat)
         logits, value = self.policy_value(agent["agent"], obs, self.goals_of_others(obs, node.goals, seat), avail)
         chances = (1 - OPEN_MINDED) * jax.nn.softmax(logits, -1) + OPEN_MINDED * _any(avail)
