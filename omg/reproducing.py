@@ -92,8 +92,8 @@ WORLDS = {
     "battle": World(
         longer=2,
         pool_longer=3,
-        train=("--batch_size_run=4",),
-        pool=("--pool_algs=[iql,vdn]", "--pool_test_algs=[qmix]"),
+        train=("--batch_size_run=4", "--updates_per_iteration=8"),
+        pool=("--pool_algs=[iql,vdn]", "--pool_test_algs=[qmix]", "--batch_size_run=32", "--updates_per_iteration=8"),
         variants=("8m", "3s_vs_5z"),
         variant="map_name",
     ),

@@ -2,12 +2,13 @@
 
 `unroll` has a hand-written backward pass: the gates' gradients are collected by the scan and turned into the
 recurrent weights' gradients by one large product afterwards. Inside the scan every gate has a product and an input of
-its own, because slicing a wide one there makes XLA recompute it and lose vectorisation on the CPU; outside the scan the
-three are one wide product, which both cores share.
+its own on the CPU, because slicing a wide one there makes XLA recompute it and lose vectorisation; on a GPU, where
+every product is a launch to wait for, the three are one. Outside the scan they always are.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import equinox as eqx
@@ -16,6 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from omg.components.linear import uniform
+from omg.utils import device
 
 
 class Gates(NamedTuple):
@@ -67,7 +69,7 @@ class GRU(eqx.Module):
     def step(
         self, x: Float[Array, "*rows input"], hidden: Float[Array, "*rows hidden"]
     ) -> Float[Array, "*rows hidden"]:
-        return _cell(self.project(x), hidden, self.recurrent)[0]
+        return _cell(self.project(x), hidden, _recurrence(self.recurrent), self.recurrent.bias)[0]
 
     def unroll(
         self, x: Float[Array, "time rows input"], hidden: Float[Array, "rows hidden"]
@@ -86,10 +88,22 @@ class _Trace(NamedTuple):
     memory: Array
 
 
-def _cell(x: Gates, hidden: Array, w: Recurrent) -> tuple[Array, _Trace]:
-    reset = jax.nn.sigmoid(x.reset + hidden @ w.reset)
-    update = jax.nn.sigmoid(x.update + hidden @ w.update)
-    memory = hidden @ w.candidate + w.bias
+Recurrence = Callable[[Array], tuple[Array, ...]]
+
+
+def _recurrence(w: Recurrent) -> Recurrence:
+    """From a hidden state to its share of every gate; made once, outside of a scan."""
+    if device.few_launches():
+        wide = jnp.concatenate(w[:3], -1)
+        return lambda hidden: tuple(jnp.split(hidden @ wide, 3, -1))
+    return lambda hidden: (hidden @ w.reset, hidden @ w.update, hidden @ w.candidate)
+
+
+def _cell(x: Gates, hidden: Array, recurrence: Recurrence, bias: Array) -> tuple[Array, _Trace]:
+    to_reset, to_update, memory = recurrence(hidden)
+    reset = jax.nn.sigmoid(x.reset + to_reset)
+    update = jax.nn.sigmoid(x.update + to_update)
+    memory = memory + bias
     candidate = jnp.tanh(x.candidate + reset * memory)
     new = candidate + update * (hidden - candidate)
     return new, _Trace(new, reset, update, candidate, memory)
@@ -97,15 +111,18 @@ def _cell(x: Gates, hidden: Array, w: Recurrent) -> tuple[Array, _Trace]:
 
 @jax.custom_vjp
 def _unroll(x: Gates, hidden: Array, w: Recurrent) -> Array:
+    recurrence = _recurrence(w)
+
     def step(h: Array, x_t: Gates) -> tuple[Array, Array]:
-        h, _ = _cell(x_t, h, w)
+        h, _ = _cell(x_t, h, recurrence, w.bias)
         return h, h
 
     return jax.lax.scan(step, hidden, x)[1]
 
 
 def _unroll_forward(x: Gates, hidden: Array, w: Recurrent):
-    _, trace = jax.lax.scan(lambda h, x_t: _cell(x_t, h, w), hidden, x)
+    recurrence = _recurrence(w)
+    _, trace = jax.lax.scan(lambda h, x_t: _cell(x_t, h, recurrence, w.bias), hidden, x)
     return trace.hidden, (trace, hidden, w)
 
 
@@ -118,13 +135,19 @@ def _unroll_backward(saved, d_hidden: Array):
     to_candidate = (1 - z) * (1 - n * n)
     to_reset = trace.memory * r * (1 - r)
     w_r, w_z, w_n = w.reset.T, w.update.T, w.candidate.T
+    tall = jnp.concatenate([w_r, w_z, w_n]) if device.few_launches() else None
+
+    def back(d_r: Array, d_z: Array, d_m: Array) -> Array:
+        if tall is not None:
+            return jnp.concatenate([d_r, d_z, d_m], -1) @ tall
+        return d_r @ w_r + d_z @ w_z + d_m @ w_n
 
     def step(d_h: Array, t):
         d_out, z_t, r_t, to_update_t, to_candidate_t, to_reset_t = t
         d_h = d_h + d_out
         d_n = d_h * to_candidate_t
         d = Gates(d_n * to_reset_t, d_h * to_update_t, d_n)
-        return d_h * z_t + d.reset @ w_r + d.update @ w_z + (d_n * r_t) @ w_n, d
+        return d_h * z_t + back(d.reset, d.update, d_n * r_t), d
 
     scanned = (d_hidden, z, r, to_update, to_candidate, to_reset)
     d_first, d = jax.lax.scan(step, jnp.zeros_like(first), scanned, reverse=True)

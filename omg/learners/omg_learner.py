@@ -115,8 +115,7 @@ class OMGLearner(QLearner4AM):
         if self.settings.target_subgoal == "next":
             return super().values(params, target, seen, batch, embedding)
         # The paper's equation 4: what comes next is judged with the subgoal of the step before.
-        online = self.mac.unroll_on(params["agent"], seen, embedding)
-        older = self.mac.unroll_on(target["agent"], seen, embedding)
+        online, older = self.mac.unroll_both(params["agent"], target["agent"], seen, embedding)
         taken = pick(online.outputs[:-1], time_first(batch.actions)[:-1])
 
         def judged(network: Any, hidden: Array) -> Array:

@@ -110,8 +110,7 @@ class QLearner4AM(Learner):
         self, params: Params, target: Params, seen: Seen, batch: FocalBatch, embedding: Array
     ) -> tuple[Array, Array]:
         """Q of what was done, and the older network's value of what came next."""
-        q = self.mac.unroll_on(params["agent"], seen, embedding).outputs
-        older = self.mac.unroll_on(target["agent"], seen, embedding).outputs
+        (q, _), (older, _) = self.mac.unroll_both(params["agent"], target["agent"], seen, embedding)
         taken = pick(q[:-1], time_first(batch.actions)[:-1])
         return taken, self.value_of_best(q[1:], older[1:], time_first(batch.avail_actions)[1:])
 

@@ -39,3 +39,8 @@ def free_memory() -> int:
 def describe() -> str:
     device = jax.devices()[0]
     return f"{device.platform} ({device.device_kind})"
+
+
+def few_launches() -> bool:
+    """Whether starting a program costs more than its arithmetic, so that small ones are better done as one."""
+    return jax.default_backend() != "cpu"

@@ -12,6 +12,11 @@ def sigmoid(x):
     return 1 / (1 + np.exp(-x))
 
 
+@pytest.fixture(params=["each gate by itself", "all in one product"], autouse=True)
+def products(request, monkeypatch):
+    monkeypatch.setattr("omg.utils.device.few_launches", lambda: request.param == "all in one product")
+
+
 @pytest.fixture(scope="module")
 def wide_numbers():
     with jax.enable_x64(True):

@@ -125,6 +125,24 @@ def test_what_comes_next_is_judged_with_the_subgoal_asked_for(foraging, batch, t
     assert taken.shape == ahead.shape
 
 
+@pytest.mark.parametrize("target_subgoal", ["next", "same"])
+def test_two_networks_in_one_scan_are_the_two_by_themselves(foraging, batch, target_subgoal, monkeypatch):
+    """What a GPU does: the loss and every gradient are the same, and the older network gets none."""
+    learner, state, other = omg(foraging.spec, target_subgoal=target_subgoal)
+
+    def loss(params, target):
+        return learner.loss(params, target, batch[1], jnp.int32(0), KEY)[0]
+
+    results = []
+    for few in (False, True):
+        monkeypatch.setattr("omg.utils.device.few_launches", lambda few=few: few)
+        results.append(jax.value_and_grad(loss, argnums=(0, 1))(state.params, other.target))
+    for (path, apart), together in zip(jax.tree.leaves_with_path(results[0]), jax.tree.leaves(results[1]), strict=True):
+        np.testing.assert_allclose(together, apart, rtol=1e-4, atol=1e-6, err_msg=str(path))
+    for gradient in jax.tree.leaves(results[1][1][1]["agent"]):
+        np.testing.assert_array_equal(gradient, 0.0)
+
+
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
 def test_chunks_start_from_the_memory_the_network_had_there(foraging, batch, cell):
     """Cut into chunks of 5 of 12 steps, nothing is different yet: every ratio is 1 and the values are the same."""
