@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from rich.table import Table
 
-from omg.controllers import HopMAC, MoodMAC, RuleMAC
+from omg.controllers import HopMAC, MoodMAC
 from omg.envs import MultiAgentEnv, make
 from omg.evaluation.adaptation import BINS, Adaptation, Adapted, AdaptSettings
 from omg.evaluation.figures import COLOURS, plain, pyplot, save
@@ -24,7 +24,7 @@ from omg.opponents.hunting import REPLIES
 from omg.opponents.pool import Kind
 from omg.opponents.seating import open_pool
 from omg.playing import load_player
-from omg.utils import checkpoints
+from omg.utils import checkpoints, device
 from omg.utils.logging import ProgressReport, console
 from omg.utils.settings import UserError, fill
 
@@ -32,13 +32,19 @@ TIT_FOR_TAT = "tit_for_tat"
 
 
 class CoPlayers(NamedTuple):
-    """Who sits in all other seats, and what tit-for-tat takes for friendly (-1: nobody asks)."""
+    """Kinds of co-players that one controller plays: any of them in all other seats."""
 
-    name: str
+    names: tuple[str, ...]
     kind: Kind
     friendly: int = -1
-    aim: Any = None
-    """What a written rule is after, from what it sees: for an agent that is told."""
+    """The kind of goal that tit-for-tat takes for friendly (-1: nobody asks)."""
+    aims: tuple[Any, ...] = ()
+    """What each written rule is after, from what it sees: for an agent that is told. None: nobody can say."""
+
+    def only(self, i: int) -> CoPlayers:
+        here = slice(i, i + 1)
+        kind = self.kind._replace(policies=jax.tree.map(lambda x: x[here], self.kind.policies), ids=self.kind.ids[here])
+        return self._replace(names=self.names[here], kind=kind, aims=self.aims[here])
 
 
 def adapt(found: checkpoints.Checkpoint, config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -54,29 +60,34 @@ def adapt(found: checkpoints.Checkpoint, config: Mapping[str, Any], folder: Path
     if settings.told:
         if not isinstance(player.mac, HopMAC) or player.mac.space is not None:
             raise UserError(f"--told is for agents with beliefs about the world's own goals (hop), not {player.name}.")
-        everybody = [others for others in everybody if others.aim is not None]
+        apart = [others.only(i) for others in everybody for i in range(len(others.names))]
+        everybody = [others for others in apart if others.aims and others.aims[0] is not None]
         if not everybody:
             raise UserError(f"nobody here says what it is after: --told needs written rules of {' or '.join(REPLIES)}.")
+    elif not device.few_launches():
+        # One after the other: a kind whose episodes are short need not wait for the rest.
+        everybody = [others.only(i) for others in everybody for i in range(len(others.names))]
     results: dict[str, list[Adapted]] = {}
-    meetings = int(config["test_nepisode"])
+    meetings, seeds = int(config["test_nepisode"]), len(player.seeds)
+    agents = jax.tree.map(lambda *x: jnp.stack(x), *player.seeds)
+    lots = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(jax.random.key(int(config["seed"])), jnp.arange(seeds))
     programs: dict[Any, Adaptation] = {}
-    with ProgressReport(f"{player.name} adapts", len(everybody) * len(player.seeds)) as progress:
+    with ProgressReport(f"{player.name} adapts", len(everybody)) as progress:
         for i, others in enumerate(everybody):
-            mac = player.mac
-            if settings.told:
-                mac = HopMAC(env, config, told=others.aim)
+            mac = HopMAC(env, config, told=others.aims[0]) if settings.told else player.mac
             # Written rules share a program, unless the agent is told of each what it is after.
-            of = (id(others.kind.mac), id(others.aim) if settings.told else None)
+            of = (id(others.kind.mac), others.names if settings.told else len(others.names))
             if of not in programs:
-                programs[of] = Adaptation(env, mac, others.kind.mac, meetings, settings.adapt_episodes, others.friendly)
-            results[others.name] = []
-            for j, agent in enumerate(player.seeds):
-                key = jax.random.fold_in(jax.random.key(int(config["seed"])), j)
-                results[others.name].append(programs[of].play(agent, others.kind.policies, key))
-                progress.update(i * len(player.seeds) + j + 1, 0.0, None)
+                programs[of] = Adaptation(
+                    env, mac, others.kind.mac, meetings, settings.adapt_episodes, others.friendly, len(others.names),
+                    seeds,
+                )  # fmt: skip
+            found_out = programs[of].play(agents, others.kind.policies, lots)
+            results |= dict(zip(others.names, found_out, strict=True))
+            progress.update(i + 1, 0.0, None)
     folder.mkdir(parents=True, exist_ok=True)
     if config.get("save_replay"):
-        last, key = everybody[-1].kind, jax.random.key(int(config["seed"]))
+        last, key = everybody[-1].only(len(everybody[-1].names) - 1).kind, jax.random.key(int(config["seed"]))
         subgoals = fill(SubgoalSettings, config)
         save_focal_replay(env, player.mac, player.seeds[0], last, key, folder / "replay.gif", player.vae, subgoals)
     summary = {name: summarise(env, adapted) for name, adapted in results.items()}
@@ -100,29 +111,23 @@ def co_players(env: MultiAgentEnv, config: Mapping[str, Any]) -> list[CoPlayers]
         raise UserError(f"the pool in {pool.folder} has nobody unseen to meet.")
     names = [pool.members[i].algorithm for i in ids if pool.members[i].is_rule]
     # It differs from other rules only where one meets again.
-    found = _rules(env, [*names, *([TIT_FOR_TAT] if names and world in REPLIES else [])])
+    found = _rules(env, [*names, *([TIT_FOR_TAT] if world in REPLIES else [])]) if names else []
     for kind in pool.kinds(env.spec, [i for i in ids if not pool.members[i].is_rule]):
-        for place, i in enumerate(kind.ids):
-            one = jax.tree.map(lambda x, place=place: x[place : place + 1], kind.policies)
-            found.append(CoPlayers(pool.members[i].name, Kind(kind.mac, one, (i,))))
+        found.append(CoPlayers(tuple(pool.members[i].name for i in kind.ids), kind))
     return found
 
 
 def _rules(env: MultiAgentEnv, names: Sequence[str]) -> list[CoPlayers]:
-    """Written rules, all played by one controller; tit-for-tat has one of its own."""
-    rules, found = rule_REGISTRY[env.spec.name] if names else {}, []
-    made = {name: rules[name](env.spec) for name in names if name != TIT_FOR_TAT}
-    mac = RuleMAC(env.spec, *made.values())
-    for name in names:
-        if name == TIT_FOR_TAT:
-            friend, foe = (rules[r](env.spec) for r in REPLIES[env.spec.name])
-            kind = Kind(MoodMAC(env.spec, friend, foe), jnp.zeros(1, jnp.int32), (0,))
-            # Friendly is a stag, or any drift at all.
-            found.append(CoPlayers(name, kind, max(env.goal_kinds)))
-        else:
-            kind = Kind(mac, jnp.array([list(made).index(name)], jnp.int32), (0,))
-            found.append(CoPlayers(name, kind, aim=getattr(made[name], "aim", None)))
-    return found
+    """Written rules, all played by one controller."""
+    rules = rule_REGISTRY[env.spec.name]
+    replies = REPLIES.get(env.spec.name, ())
+    made = {name: rules[name](env.spec) for name in (*names, *replies) if name != TIT_FOR_TAT}
+    place = {name: i for i, name in enumerate(made)}
+    pairs = [[place[r] for r in (replies if name == TIT_FOR_TAT else (name, name))] for name in names]
+    kind = Kind(MoodMAC(env.spec, *made.values()), jnp.array(pairs, jnp.int32), tuple(range(len(names))))
+    aims = tuple(getattr(made.get(name), "aim", None) for name in names)
+    # Friendly is a stag, or any drift at all.
+    return [CoPlayers(tuple(names), kind, max(env.goal_kinds) if replies else -1, aims)]
 
 
 def summarise(env: MultiAgentEnv, seeds: Sequence[Adapted]) -> dict[str, Estimate]:
@@ -152,9 +157,9 @@ def summarise(env: MultiAgentEnv, seeds: Sequence[Adapted]) -> dict[str, Estimat
         for name in ("goal_belief", "kind_belief"):
             title = name.replace("_", " ")
             each = [getattr(s, name) for s in seeds]
-            numbers[f"{title}, first part"] = over([_mean(x[..., 0], 0) for x in each])
+            numbers[f"{title}, at first"] = over([_mean(x[..., 0], 0) for x in each])
             numbers[f"{title}, by half"] = over([_mean(x[..., half], 0) for x in each])
-            numbers[f"{title}, last part"] = over([_mean(x[..., -1], 0) for x in each])
+            numbers[f"{title}, at last"] = over([_mean(x[..., -1], 0) for x in each])
         numbers["steps until belief > ½"] = over([s.steps_to_half.mean(0) for s in seeds])  # type: ignore[union-attr]
         numbers["steps inferred from"] = over([s.inferred.mean(0) for s in seeds])  # type: ignore[union-attr]
     return numbers
@@ -201,7 +206,7 @@ def draw(path: Path, results: Mapping[str, Sequence[Adapted]], title: str) -> No
         panels[0].plot(range(1, len(returns) + 1), returns, color=colour, label=name, marker="o", markersize=3)
         if believes:
             belief = np.mean([_mean(s.goal_belief, (0, 1)) for s in seeds], 0)
-            panels[1].plot((np.arange(BINS) + 0.5) / BINS, belief, color=colour, label=name)
+            panels[1].plot(np.linspace(0, 1, BINS), belief, color=colour, label=name)
     plain(panels[0], "episode with the same co-players", "its own return", title)
     if believes:
         plain(panels[1], "part of the episode", "belief in the goal that was reached", title)

@@ -77,6 +77,8 @@ class World(NamedTuple):
 
     longer: int = 1
     pool_longer: int = 1
+    worlds: int | None = None
+    """About as many at once, all seats together, instead of the budget's for each seat."""
     train: tuple[str, ...] = ()
     pool: tuple[str, ...] = ()
     variants: tuple[str, ...] = ()
@@ -86,13 +88,13 @@ class World(NamedTuple):
 
 WORLDS = {
     "foraging": World(),
-    # One predator learns by itself what is worth something mostly in company: slowly.
-    "predator_prey": World(longer=4, train=("--updates_per_iteration=8",)),
+    "predator_prey": World(),
     # Teammates of three algorithms; QMIX is met in tests only.
     "battle": World(
         longer=2,
         pool_longer=3,
-        train=("--batch_size_run=4", "--updates_per_iteration=8"),
+        worlds=32,
+        train=("--updates_per_iteration=8",),
         pool=("--pool_algs=[iql,vdn]", "--pool_test_algs=[qmix]", "--batch_size_run=32", "--updates_per_iteration=8"),
         variants=("8m", "3s_vs_5z"),
         variant="map_name",
@@ -241,6 +243,8 @@ def stages(comparison: Comparison, budget: Budget) -> tuple[list[Stage], list[li
         method, home = METHODS[row], folder / row
         settings = [*here, f"--t_max={budget.steps * world.longer // agents}", f"--seeds={budget.seeds}"]
         settings += [f"--run_dir={home}", *budget.train, *world.train, *method.settings]
+        if world.worlds:
+            settings.append(f"--batch_size_run={max(world.worlds // agents // 4, 1) * 4}")
         settings += ["--test_interval=50000", "--save_replay_buffer=false"]
         if row.startswith("omg"):
             settings.append("--save_replay")

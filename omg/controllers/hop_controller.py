@@ -87,10 +87,11 @@ class HopMAC:
     def init_networks(self, key: Array) -> dict[str, MLP]:
         k_agent, k_model = jax.random.split(key)
         s, hidden = self.spec, self.settings.hop_hidden_dim
-        own = s.obs_size + self.env.n_goals * self.env.goal_size + (s.n_agents - 1) * self.goal_size
+        ways = self.env.n_goals * self.env.goal_size
+        own = s.obs_size + ways + (s.n_agents - 1) * self.goal_size
         return {
             "agent": MLP((own, hidden, hidden, s.n_actions + 1), k_agent),
-            "model": MLP((s.obs_size + self.goal_size, hidden, hidden, s.n_actions), k_model),
+            "model": MLP((s.obs_size + self.goal_size + ways, hidden, hidden, s.n_actions), k_model),
         }
 
     def goal_features(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows goal feature"]:
@@ -102,19 +103,20 @@ class HopMAC:
 
     def co_players(self, model: MLP, obs: Array, goal: Array, avail_actions: Array) -> Float[Array, "*rows action"]:
         """π_ω(a | s, g), as logits."""
-        return jnp.where(avail_actions, model(jnp.concatenate([obs, goal], -1)), UNAVAILABLE)
+        return jnp.where(avail_actions, model(self._with_ways(obs, goal)), UNAVAILABLE)
 
     def policy_value(self, agent: MLP, obs: Array, others: Array, avail_actions: Array) -> tuple[Array, Array]:
-        """What to do and what will come of it; `others` are the goals of the others as this agent sees them.
+        """What to do and what will come of it; `others` are the goals of the others as this agent sees them."""
+        out = agent(self._with_ways(obs, others.reshape(*others.shape[:-2], -1)))
+        return jnp.where(avail_actions, out[..., :-1], UNAVAILABLE), out[..., -1]
 
-        The way to everything that the world calls a goal is given, so that it need not be learned from coordinates.
-        """
-        parts = [obs, others.reshape(*others.shape[:-2], -1)]
+    def _with_ways(self, obs: Array, more: Array) -> Float[Array, "*rows input"]:
+        """The way to whatever the world calls a goal is given, so that it need not be learned from coordinates."""
+        parts = [obs, more]
         if self.env.n_goals:
             ways = self.env.goal_features(obs)
             parts.append(ways.reshape(*ways.shape[:-2], -1))
-        out = agent(jnp.concatenate(parts, -1))
-        return jnp.where(avail_actions, out[..., :-1], UNAVAILABLE), out[..., -1]
+        return jnp.concatenate(parts, -1)
 
     def goals_of_others(
         self, obs: Float[Array, "*rows obs"], goals: Int[Array, "*rows agent"], seat: Int[Array, "*rows"]
@@ -166,6 +168,8 @@ class HopMAC:
             "search": memory.search,
             "reached": reached,
             "belief": memory.belief,
+            # The same once this step's action is known, before anything is gone by it.
+            "posterior": within(memory.belief, likelihood, jnp.ones_like(still_open)),
             "predicted": jnp.where(seen.avail_actions, expected, -1.0).argmax(-1),
             "inferred": near,
         }

@@ -65,11 +65,13 @@ class Mood(NamedTuple):
 
 
 class MoodMAC:
-    """Tit-for-tat over episodes: one rule after a friendly meeting (and at first), another after an unfriendly one."""
+    """Rules over episodes: `agent` has the number of the one after a friendly meeting (and at first) and of the one
+    after an unfriendly one. Tit-for-tat has two, everybody else the same twice.
+    """
 
-    def __init__(self, spec: Spec, friendly: Rule, unfriendly: Rule):
+    def __init__(self, spec: Spec, *rules: Rule):
         self.spec = spec
-        self.rules = RuleMAC(spec, friendly), RuleMAC(spec, unfriendly)
+        self.rules = RuleMAC(spec, *rules)
 
     def init_memory(self, agent: Array | None, batch: int, seats: int | None = None) -> Mood:
         return Mood(jnp.ones(batch, bool))
@@ -78,10 +80,12 @@ class MoodMAC:
         return Mood(friendly)
 
     def select_actions(
-        self, agent: Array | None, seen: Timestep, memory: Mood, t_env: Array, key: Array, test_mode: bool,
+        self, agent: Int[Array, " 2"], seen: Timestep, memory: Mood, t_env: Array, key: Array, test_mode: bool,
         seats: Int[Array, " agent"] | None = None,
     ) -> tuple[Int[Array, "batch agent"], Mood]:  # fmt: skip
-        kind, unkind = (
-            mac.select_actions(None, seen, NoMemory(), t_env, key, test_mode, seats)[0] for mac in self.rules
-        )
-        return jnp.where(memory.friendly[:, None], kind, unkind), memory
+        def one(friendly: Array, seen_w: Timestep, k: Array) -> Array:
+            rule, alone = jnp.where(friendly, agent[0], agent[1]), jax.tree.map(lambda x: x[None], seen_w)
+            return self.rules.select_actions(rule, alone, NoMemory(), t_env, k, test_mode, seats)[0][0]
+
+        actions = jax.vmap(one)(memory.friendly, seen, jax.random.split(key, len(memory.friendly)))
+        return actions, memory

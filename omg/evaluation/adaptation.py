@@ -17,8 +17,8 @@ from omg.learners.hop_learner import label
 from omg.runners import VectorRunner
 from omg.utils.settings import UserError
 
-BINS = 10
-"""Parts of an episode by which beliefs are reported."""
+BINS = 11
+"""Moments of an episode at which beliefs are reported, from before its first action to after its last."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class AdaptSettings:
 
 
 class Adapted(NamedTuple):
-    """One seed's meetings with one kind of co-player: `[episode, meeting]`, and by parts of the episode."""
+    """One seed's meetings with one kind of co-player: `[episode, meeting]`, and by moments of the episode."""
 
     focal_return: np.ndarray
     team_return: np.ndarray
@@ -40,7 +40,7 @@ class Adapted(NamedTuple):
     """The kind of goal the agent itself reached last; -1: none."""
     action_accuracy: np.ndarray | None = None
     goal_belief: np.ndarray | None = None
-    """`[episode, meeting, part]`: the belief in the goal that each co-player really reached, mean over co-players."""
+    """`[episode, meeting, moment]`: the belief in the goal that each co-player really reached, mean over co-players."""
     kind_belief: np.ndarray | None = None
     steps_to_half: np.ndarray | None = None
     """Steps until the belief in the true goal passed one half for good; the episode's length where it never did."""
@@ -49,15 +49,21 @@ class Adapted(NamedTuple):
 
 
 class Adaptation:
-    """`meetings` teams side by side, the agent in every seat equally often, `episodes` one after the other."""
+    """`meetings` teams of each kind side by side, the agent in every seat equally often; `episodes` follow each other.
 
-    def __init__(self, env: MultiAgentEnv, focal: Any, others: Any, meetings: int, episodes: int, friendly: int = -1):
+    `kinds` kinds of co-players and `seeds` agents are met in one program.
+    """
+
+    def __init__(
+        self, env: MultiAgentEnv, focal: Any, others: Any, meetings: int, episodes: int, friendly: int = -1,
+        kinds: int = 1, seeds: int = 1,
+    ):  # fmt: skip
         n = env.spec.n_agents
-        self.env, self.focal, self.episodes = env, focal, episodes
+        self.env, self.focal, self.episodes, self.kinds, self.n_seeds = env, focal, episodes, kinds, seeds
         self.friendly = friendly
         """Tit-for-tat: the kind of goal that it takes for friendly (-1: nobody asks)."""
         self.worlds = -(-meetings // n)
-        self.mac = MultiModuleMAC(env.spec, focal, (0,), (Side(others, tuple(range(1, n)), 1),))
+        self.mac = MultiModuleMAC(env.spec, focal, (0,), (Side(others, tuple(range(1, n)), kinds),))
         scheme, groups = make_scheme(env.spec)
         if env.n_goals:
             scheme["world_reached"] = Field((), "int16", "agents")
@@ -66,33 +72,49 @@ class Adaptation:
             scheme["reached"] = Field((), "int16", "agents")
             scheme["inferred"] = Field((), "bool", "agents")
             scheme["belief"] = Field((focal.n_goals,), "float16", "agents")
+            scheme["posterior"] = Field((focal.n_goals,), "float16", "agents")
             scheme["predicted"] = Field((), "int16", "agents")
-        self.runner = VectorRunner(env, self.mac, scheme, groups, n * self.worlds)
-        self.seats = jnp.repeat(jnp.arange(n), self.worlds)
+        self.runner = VectorRunner(env, self.mac, scheme, groups, n * kinds * self.worlds, seeds)
+        self.seats = jnp.repeat(jnp.arange(n), kinds * self.worlds)
         self.compiled = jax.jit(self._play)
 
-    def play(self, agent: Any, others: Any, key: Array) -> Adapted:
-        """`others` is the policy in all other seats, with a leading axis of one."""
-        return Adapted(**{name: np.asarray(x) for name, x in self.compiled(agent, others, key).items()})
+    def play(self, agents: Any, others: Any, keys: Array) -> list[list[Adapted]]:
+        """For every kind, every agent's meetings. `agents` and `keys` have a leading axis over seeds, `others` (the
+        policies in all other seats) one over kinds.
+        """
+        n = self.env.spec.n_agents
+        numbers = {name: np.asarray(x) for name, x in self.compiled(agents, others, keys).items()}
 
-    def _play(self, agent: Any, others: Any, key: Array) -> dict[str, Array]:
-        team = TeamPolicies(agent, (others,))
-        batch = self.runner.batch_size
-        start = self.mac.init_memory(team, batch)
+        def of(x: np.ndarray, kind: int, seed: int) -> np.ndarray:
+            """`[episode, seed, seat × kind × world, …]` to `[episode, meeting, …]`."""
+            apart = x[:, seed].reshape(len(x), n, self.kinds, self.worlds, *x.shape[3:])[:, :, kind]
+            return apart.reshape(len(x), -1, *x.shape[3:])
+
+        return [
+            [Adapted(**{name: of(x, kind, seed) for name, x in numbers.items()}) for seed in range(self.n_seeds)]
+            for kind in range(self.kinds)
+        ]
+
+    def _play(self, agents: Any, others: Any, keys: Array) -> dict[str, Array]:
+        everywhere = jax.tree.map(lambda x: jnp.broadcast_to(x, (self.n_seeds, *x.shape)), others)
+        team = TeamPolicies(agents, (everywhere,))
+        start = jax.vmap(lambda one: self.mac.init_memory(one, self.runner.batch_size))(team)
         prior = start.trained.prior if self.models else None
 
-        def episode(carry, k):
+        def episode(carry, number):
             prior, mood = carry
             given = TeamPrior(prior, (mood,) if self.friendly >= 0 else ())
-            played, stats, memory = self.runner.play(team, jnp.int32(0), k, True, True, given)
+            lots = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, number)
+            t_env = jnp.zeros(self.n_seeds, jnp.int32)
+            played, stats, memory = self.runner.play(team, t_env, lots, True, True, given)
             assert played is not None
-            numbers = self._measure(played, stats)
+            numbers = jax.vmap(self._measure)(played, stats)
             if self.models:
-                prior = self.focal.next_prior(memory.trained)
+                prior = jax.vmap(self.focal.next_prior)(memory.trained)
             return (prior, numbers["kind"] == self.friendly), numbers
 
-        start_mood = jnp.ones(batch, bool)
-        return jax.lax.scan(episode, (prior, start_mood), jax.random.split(key, self.episodes))[1]
+        start_mood = jnp.ones(self.runner.leading, bool)
+        return jax.lax.scan(episode, (prior, start_mood), jnp.arange(self.episodes))[1]
 
     def _measure(self, played: EpisodeBatch, stats: Any) -> dict[str, Array]:
         env, n, seats = self.env, self.env.spec.n_agents, self.seats
@@ -113,16 +135,20 @@ class Adaptation:
         other = jnp.arange(n) != seats[:, None, None]
         playing = filled[..., None] * played.alive[:, :-1] * other
         wanted = label(reached, filled, self.focal.n_goals - 1)
-        belief = played["belief"][:, :-1].astype(jnp.float32)
-        in_goal = jnp.take_along_axis(belief, wanted[..., None], -1)[..., 0]
         alike = self.focal.kind_of == self.focal.kind_of[wanted][..., None]
-        in_kind = (belief * alike).sum(-1)
+
+        def believed(name: str) -> tuple[Array, Array]:
+            """In the goal that was reached, and in goals of its kind."""
+            belief = played[name][:, :-1].astype(jnp.float32)
+            return jnp.take_along_axis(belief, wanted[..., None], -1)[..., 0], (belief * alike).sum(-1)
+
+        (in_goal, in_kind), (goal_after, kind_after) = believed("belief"), believed("posterior")
         right = (played["predicted"][:, :-1] == played.actions[:, :-1]).astype(jnp.float32)
         numbers["action_accuracy"] = _mean(right, playing, (1, 2))
         # Beliefs can be right only about what came to something.
         somewhere = playing * (wanted < self.focal.n_goals - 1)
-        numbers["goal_belief"] = by_part(in_goal, somewhere)
-        numbers["kind_belief"] = by_part(in_kind, somewhere)
+        numbers["goal_belief"] = by_part(in_goal, goal_after, somewhere)
+        numbers["kind_belief"] = by_part(in_kind, kind_after, somewhere)
         numbers["steps_to_half"] = steps_to_half(in_goal, somewhere)
         numbers["inferred"] = _mean(played["inferred"][:, :-1].astype(jnp.float32), playing, (1, 2))
         return numbers
@@ -136,14 +162,17 @@ def last_kind(reached: Array, kinds: Array) -> Array:
     return jnp.where(last.max(1) > 0, kinds[goal], -1)
 
 
-def by_part(value: Array, counted: Array) -> Array:
-    """`[batch, time, agent]` to `[batch, part]`: each agent's value from its first counted step (part 0) to its last,
-    mean over agents; not a number where nobody counts. Steps count from the start on, without gaps.
+def by_part(before: Array, after: Array, counted: Array) -> Array:
+    """`[batch, time, agent]` to `[batch, moment]`: each agent's value before its first counted action, before later
+    ones, and after its last; mean over agents, not a number where nobody counts. Steps count from the start on,
+    without gaps.
     """
-    steps = counted.sum(1).astype(jnp.int32)
-    place = jnp.round(jnp.arange(BINS)[None, :, None] * (steps - 1)[:, None] / (BINS - 1)).astype(jnp.int32)
-    along = jnp.take_along_axis(value, jnp.maximum(place, 0), 1)
-    there = (steps > 0)[:, None]
+    steps = counted.sum(1).astype(jnp.int32)[:, None]
+    place = jnp.round(jnp.arange(BINS)[None, :, None] * steps / (BINS - 1)).astype(jnp.int32)
+    last = jnp.maximum(steps - 1, 0)
+    along = jnp.take_along_axis(before, jnp.minimum(place, last), 1)
+    along = jnp.where(place < steps, along, jnp.take_along_axis(after, last, 1))
+    there = steps > 0
     return jnp.where(there.any(-1), (along * there).sum(-1) / jnp.maximum(there.sum(-1), 1), jnp.nan)
 
 

@@ -215,7 +215,9 @@ def test_the_loss_by_hand(hunters):
                     continue
                 obs, avail = batch.obs[b, t, i], batch.avail_actions[b, t, i]
                 mine = mac.goal_features(obs)
-                logits = networks["model"](jnp.concatenate([obs, mine[wanted[b, t, i]]]))
+                logits = networks["model"](
+                    jnp.concatenate([obs, mine[wanted[b, t, i]], env.goal_features(obs).ravel()])
+                )
                 log_pi = jax.nn.log_softmax(jnp.where(avail, logits, -1e9))
                 model.append(-float(log_pi[int(batch.actions[b, t, i])]))
                 ways = env.goal_features(obs).ravel()

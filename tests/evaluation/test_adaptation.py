@@ -10,20 +10,23 @@ from omg.envs import make
 from omg.evaluation.adaptation import BINS, Adaptation, by_part, last_kind, steps_to_half
 from omg.opponents import REGISTRY as RULES
 
-NOBODY = jnp.zeros(1, jnp.int32)
+
+def keys(n=1):
+    return jax.random.split(jax.random.key(0), n)
 
 
-def test_parts_of_an_episode():
-    """Everybody counts from its first step to its last, however short its time."""
+def test_moments_of_an_episode():
+    """Everybody counts from before its first action to after its last, however short its time."""
     playing = jnp.zeros((1, 12, 2)).at[0, :10, 0].set(1).at[0, :4, 1].set(1)
-    value = jnp.arange(12.0)[None, :, None] * jnp.array([1.0, 10.0])
-    means = np.asarray(by_part(value, playing))[0]
+    before = jnp.arange(12.0)[None, :, None] * jnp.array([1.0, 10.0])
+    means = np.asarray(by_part(before, before + 100, playing))[0]
     assert means.shape == (BINS,)
-    second = [0, 0, 1, 1, 1, 2, 2, 2, 3, 3]
-    np.testing.assert_allclose(means, [(t + 10 * u) / 2 for t, u in zip(range(10), second, strict=True)])
+    first = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 109]
+    second = [0, 0, 10, 10, 20, 20, 20, 30, 30, 130, 130]
+    np.testing.assert_allclose(means, (np.array(first) + second) / 2)
     one_step = jnp.zeros((1, 12, 2)).at[0, 0, 1].set(1)
-    np.testing.assert_allclose(by_part(value + 7, one_step)[0], 7, err_msg="a life of one step is in every part")
-    assert np.isnan(by_part(value, jnp.zeros_like(playing))).all()
+    np.testing.assert_allclose(by_part(before + 7, before + 107, one_step)[0], [7] * 6 + [107] * 5)
+    assert np.isnan(by_part(before, before, jnp.zeros_like(playing))).all()
 
 
 def test_steps_until_the_belief_is_there_for_good():
@@ -49,10 +52,9 @@ def hunt():
 def test_tit_for_tat_does_what_was_done_to_it(hunt):
     always = {name: RULES["stag_hunt"][name](hunt.spec) for name in ("always_stag", "always_hare")}
     others = MoodMAC(hunt.spec, always["always_stag"], always["always_hare"])
+    in_turn = jnp.array([[0, 1]])
     met = {
-        name: Adaptation(hunt, RuleMAC(hunt.spec, rule), others, 32, 3, friendly=1).play(
-            None, NOBODY, jax.random.key(0)
-        )
+        name: Adaptation(hunt, RuleMAC(hunt.spec, rule), others, 32, 3, friendly=1).play(None, in_turn, keys())[0][0]
         for name, rule in always.items()
     }
     unfriendly = met["always_hare"]
@@ -64,3 +66,19 @@ def test_tit_for_tat_does_what_was_done_to_it(hunt):
     caught = friendly.kind[:-1] == 1
     assert (friendly.team_return[1:][caught] >= 10).all(), "who hunted the stag is met by stag hunters"
     assert friendly.team_return[1:][~caught].mean() < 5
+
+
+def test_kinds_and_seeds_in_one_program(hunt):
+    """Everybody's meetings come back under the right name: hare hunters leave a stag hunter alone with the stag."""
+    rules = [RULES["stag_hunt"][name](hunt.spec) for name in ("always_stag", "always_hare")]
+    others, focal = MoodMAC(hunt.spec, *rules), RuleMAC(hunt.spec, *rules)
+    program = Adaptation(hunt, focal, others, 16, 2, kinds=2, seeds=2)
+    met = program.play(jnp.array([0, 1]), jnp.array([[0, 0], [1, 1]]), keys(2))
+    assert [len(seeds) for seeds in met] == [2, 2]
+    assert met[0][0].focal_return.shape == (2, 16)
+    caught = np.array([[(m.kind == 1).mean() for m in seeds] for seeds in met])
+    assert caught[0, 0] > 0.3, "a stag hunter among stag hunters"
+    assert caught[1, 0] == caught[0, 1] == caught[1, 1] == 0, "alone no stag, and a hare hunter wants none"
+    assert (met[1][0].kind == -1).all()
+    assert (met[1][1].kind == 0).all()
+    np.testing.assert_allclose(met[1][1].team_return, 4)
