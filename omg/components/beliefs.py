@@ -21,10 +21,11 @@ def within(
     return new / _total(new)
 
 
-def across(prior: Float[Array, "*rows kind"], reached: Int[Array, "*rows"], alpha: float) -> Float[Array, "*rows kind"]:
-    """b_K(k) ∝ α·b_{K-1}(k) + (1-α)·1[the last episode ended in k]. Nothing seen (-1) leaves the prior as it is."""
-    seen = jnp.arange(prior.shape[-1]) == reached[..., None]
-    return jnp.where(reached[..., None] >= 0, alpha * prior + (1 - alpha) * seen, prior)
+def across(
+    prior: Float[Array, "*rows kind"], pursued: Float[Array, "*rows kind"], alpha: float
+) -> Float[Array, "*rows kind"]:
+    """b_K(k) ∝ α·b_{K-1}(k) + (1-α)·1[the last episode was about k], or the chances that it was."""
+    return alpha * prior + (1 - alpha) * pursued
 
 
 def spread(

@@ -13,7 +13,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from omg.components.action_selectors import UNAVAILABLE
+
 PUCT_BASE = 19652.0
+NOISE, NOISE_ALPHA = 0.25, 0.3
+"""How much of a root's prior is chance while learning, and how uneven."""
 
 
 class Expansion(NamedTuple):
@@ -187,3 +191,11 @@ def _climb(
     start = (depth.max() - 1, tree.edge, tree.node, leaf, value)
     _, edge, node, _, _ = jax.lax.while_loop(lambda carry: carry[0] >= 0, up, start)
     return tree._replace(edge=edge, node=node)
+
+
+def noisy(logits: Array, avail_actions: Array, key: Array) -> Array:
+    """A root's prior with a part of chance, so that training searches differ."""
+    lots = jax.random.dirichlet(key, jnp.full(logits.shape[-1], NOISE_ALPHA), logits.shape[:-1]) * avail_actions
+    lots = lots / jnp.maximum(lots.sum(-1, keepdims=True), 1e-9)
+    chances = (1 - NOISE) * jax.nn.softmax(logits, -1) + NOISE * lots
+    return jnp.where(avail_actions, jnp.log(chances + 1e-9), UNAVAILABLE)

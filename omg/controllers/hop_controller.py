@@ -18,14 +18,16 @@ from omg.components.action_selectors import UNAVAILABLE, ActionSelector, Selecto
 from omg.components.beliefs import across, spread, within
 from omg.components.episode_buffer import Field, Scheme
 from omg.components.linear import MLP
-from omg.components.tree_search import Expansion, search
+from omg.components.tree_search import Expansion, noisy, search
 from omg.controllers.hop_settings import HopSettings
 from omg.envs.multiagentenv import MultiAgentEnv, Timestep
+from omg.modules.co_player import CoPlayerModel
 from omg.modules.goal_sets import GoalSpace, LearnedGoals, Moment, WorldGoals
 from omg.utils.rl_utils import pick
 from omg.utils.settings import fill
 
-NOISE, NOISE_ALPHA = 0.25, 0.3
+NOTHING = 0.05
+"""How likely a stranger is after nothing in particular."""
 OPEN_MINDED = 0.25
 """The part of a search's prior that is spread evenly over what can be done."""
 
@@ -39,6 +41,9 @@ class HopMemory(NamedTuple):
     belief: Float[Array, "batch agent goal"]
     reached: Int[Array, "batch agent"]
     """The kind of the last goal that each reached; -1: none yet."""
+    pursued: Float[Array, "batch agent kind"]
+    """Of whom nothing is reached: what it was thought to be after, as long as there were goals of every kind."""
+    complete: Bool[Array, " batch"]
     search: Float[Array, "batch agent action"]
     """What the last search came to, in the seats that searched."""
     window: Float[Array, "batch agent window obs"]
@@ -70,12 +75,12 @@ class HopMAC:
         told: Callable[[Array], Array] | None = None,
     ):
         self.env, self.spec, self.space = env, env.spec, space
+        # From what somebody sees to what it is after: a yardstick that need not infer.
         self.told = told
-        """From what somebody sees to what it is after: a yardstick that need not infer."""
         self.settings = fill(HopSettings, config)
         self.selector = ActionSelector(fill(SelectorSettings, config))
+        # Whether an agent goes on earning with the team after its own fall.
         self.shared = env.spec.kind == "cooperative"
-        """Whether an agent goes on earning with the team after its own fall."""
         self.goals: Any = WorldGoals(env) if space is None else LearnedGoals(env, space, self.settings.goal_window)
         self.n_goals = self.goals.n + 1
         self.n_kinds = max(self.goals.kinds, default=-1) + 2
@@ -84,39 +89,40 @@ class HopMAC:
 
     # --- networks
 
-    def init_networks(self, key: Array) -> dict[str, MLP]:
+    def init_networks(self, key: Array) -> dict[str, Any]:
         k_agent, k_model = jax.random.split(key)
         s, hidden = self.spec, self.settings.hop_hidden_dim
-        ways = self.env.n_goals * self.env.goal_size
-        own = s.obs_size + ways + (s.n_agents - 1) * self.goal_size
+        own = s.obs_size + self.env.n_goals * self.env.goal_size + (s.n_agents - 1) * self.goal_size
         return {
             "agent": MLP((own, hidden, hidden, s.n_actions + 1), k_agent),
-            "model": MLP((s.obs_size + self.goal_size + ways, hidden, hidden, s.n_actions), k_model),
+            "model": CoPlayerModel(s.obs_size, self.goal_size, self.env.goal_size, hidden, s.n_actions, k_model),
         }
 
     def goal_features(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows goal feature"]:
         """Every goal as the observing agent sees it; of nothing in particular only that it is that."""
         known = self.goals.features(obs)
-        known = jnp.pad(known, [(0, 0)] * (known.ndim - 2) + [(0, 1), (0, 1)])
-        known = known.at[..., -1, -1].set(1.0)
+        known = jnp.pad(known, [(0, 0)] * (known.ndim - 2) + [(0, 1), (0, 1)]).at[..., -1, -1].set(1.0)
         return known if self.settings.use_goals else jnp.zeros_like(known)
 
-    def co_players(self, model: MLP, obs: Array, goal: Array, avail_actions: Array) -> Float[Array, "*rows action"]:
+    def goal(self, obs: Float[Array, "*rows obs"], which: Int[Array, "*rows"]) -> Float[Array, "*rows feature"]:
+        """One goal as the observing agent sees it."""
+        return jnp.take_along_axis(self.goal_features(obs), which[..., None, None], -2)[..., 0, :]
+
+    def co_players(
+        self, model: CoPlayerModel, obs: Array, goal: Array, avail_actions: Array
+    ) -> Float[Array, "*rows action"]:
         """π_ω(a | s, g), as logits."""
-        return jnp.where(avail_actions, model(self._with_ways(obs, goal)), UNAVAILABLE)
+        return jnp.where(avail_actions, model(obs, goal, self._ways(obs)), UNAVAILABLE)
 
     def policy_value(self, agent: MLP, obs: Array, others: Array, avail_actions: Array) -> tuple[Array, Array]:
         """What to do and what will come of it; `others` are the goals of the others as this agent sees them."""
-        out = agent(self._with_ways(obs, others.reshape(*others.shape[:-2], -1)))
+        parts = [obs, *(x.reshape(*x.shape[:-2], -1) for x in (others, self._ways(obs)))]
+        out = agent(jnp.concatenate(parts, -1))
         return jnp.where(avail_actions, out[..., :-1], UNAVAILABLE), out[..., -1]
 
-    def _with_ways(self, obs: Array, more: Array) -> Float[Array, "*rows input"]:
+    def _ways(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows goal way"]:
         """The way to whatever the world calls a goal is given, so that it need not be learned from coordinates."""
-        parts = [obs, more]
-        if self.env.n_goals:
-            ways = self.env.goal_features(obs)
-            parts.append(ways.reshape(*ways.shape[:-2], -1))
-        return jnp.concatenate(parts, -1)
+        return self.env.goal_features(obs) if self.env.n_goals else jnp.zeros((*obs.shape[:-1], 0, 0))
 
     def goals_of_others(
         self, obs: Float[Array, "*rows obs"], goals: Int[Array, "*rows agent"], seat: Int[Array, "*rows"]
@@ -132,12 +138,14 @@ class HopMAC:
     def init_memory(self, agent: Any, batch: int, seats: int | None = None, prior: Array | None = None) -> HopMemory:
         n = self.spec.n_agents
         if prior is None:
-            prior = jnp.full((batch, n, self.n_kinds), 1 / self.n_kinds)
+            each = jnp.ones(self.n_kinds).at[-1].set(NOTHING * max(self.n_kinds - 1, 1) / (1 - NOTHING))
+            prior = jnp.broadcast_to(each / each.sum(), (batch, n, self.n_kinds))
         belief = spread(prior, self.kind_of, jnp.ones((batch, n, self.n_goals), bool))
-        nothing = jnp.full((batch, n), -1, jnp.int32)
-        search = jnp.zeros((batch, n, self.spec.n_actions))
-        window = jnp.zeros((batch, n, self.goals.window, self.spec.obs_size))
-        return HopMemory(jnp.int32(0), prior, belief, nothing, search, window)
+        return HopMemory(
+            jnp.int32(0), prior, belief, jnp.full((batch, n), -1, jnp.int32), prior, jnp.ones(batch, bool),
+            search=jnp.zeros((batch, n, self.spec.n_actions)),
+            window=jnp.zeros((batch, n, self.goals.window, self.spec.obs_size)),
+        )  # fmt: skip
 
     def observe(
         self, agent: Any, memory: HopMemory, seen: Timestep, actions: Array, world: Any, shown: Timestep,
@@ -151,8 +159,7 @@ class HopMAC:
         # A little for anything that could be done: no single action rules a goal out.
         chances = (1 - s.surprise) * chances + s.surprise * _any(seen.avail_actions)[:, :, None]
         likelihood = pick(chances, jnp.broadcast_to(actions[..., None], chances.shape[:-1]))
-        speaks = near if s.intra_belief else jnp.zeros_like(near)
-        likelihood = jnp.where(speaks[..., None], likelihood, 1.0)
+        likelihood = jnp.where((near & s.intra_belief)[..., None], likelihood, 1.0)
 
         window = memory.window
         if self.goals.window:
@@ -164,12 +171,13 @@ class HopMAC:
         taken = ~jnp.take_along_axis(still_open, jnp.maximum(reached, 0)[..., None], -1)[..., 0]
         belief = jnp.where(((reached >= 0) & taken)[..., None], spread(memory.prior, self.kind_of, still_open), belief)
         kind = jnp.where(reached >= 0, self.kind_of[reached], memory.reached)
+        # Before anything is gone by this step.
+        posterior = within(memory.belief, likelihood, jnp.ones_like(still_open))
         noted = {
             "search": memory.search,
             "reached": reached,
             "belief": memory.belief,
-            # The same once this step's action is known, before anything is gone by it.
-            "posterior": within(memory.belief, likelihood, jnp.ones_like(still_open)),
+            "posterior": posterior,
             "predicted": jnp.where(seen.avail_actions, expected, -1.0).argmax(-1),
             "inferred": near,
         }
@@ -179,6 +187,8 @@ class HopMAC:
             t=memory.t + 1,
             belief=jnp.where(on[..., None], belief, memory.belief),
             reached=jnp.where(on, kind, memory.reached),
+            pursued=jnp.where((running & memory.complete)[:, None, None], self._kinds(posterior), memory.pursued),
+            complete=memory.complete & (self._kinds(still_open[:, 0]) > 0).all(-1),
             window=window,
         )
         return memory, noted
@@ -191,7 +201,7 @@ class HopMAC:
         return self.goals.distance(obs).min(-1) <= gate
 
     def _chances(
-        self, model: MLP, obs: Array, avail_actions: Array, near: Array
+        self, model: CoPlayerModel, obs: Array, avail_actions: Array, near: Array
     ) -> Float[Array, "batch agent goal action"]:
         """π_ω of everybody for every goal. Nothing is computed while nobody is near anything."""
 
@@ -215,9 +225,12 @@ class HopMAC:
         """What an episode leaves for the next one with the same co-players."""
         if not self.settings.inter_belief:
             return memory.prior
-        # Who reached nothing was after nothing in particular.
-        reached = jnp.where(memory.reached >= 0, memory.reached, self.n_kinds - 1)
-        return across(memory.prior, reached, self.settings.hop_alpha)
+        seen = jnp.arange(self.n_kinds) == memory.reached[..., None]
+        pursued = jnp.where(memory.reached[..., None] >= 0, seen, memory.pursued)
+        return across(memory.prior, pursued, self.settings.hop_alpha)
+
+    def _kinds(self, of_goals: Array) -> Float[Array, "*rows kind"]:
+        return of_goals @ (self.kind_of[:, None] == jnp.arange(self.n_kinds)).astype(jnp.float32)
 
     @property
     def scheme(self) -> Scheme:
@@ -276,11 +289,9 @@ class HopMAC:
         root = Node(jax.tree.map(per_row, world), obs, avail, goals, jnp.broadcast_to(memory.t, (rows,)))
         logits, value = self._judge(agent, root, seat)
         if not test_mode:
-            logits = _noisy(logits, _at(avail, seat), k_noise)
+            logits = noisy(logits, _at(avail, seat), k_noise)
         found = search(
-            root,
-            logits,
-            value,
+            root, logits, value,
             lambda k, action, node: self._expand(agent, k, action, node, seat),
             # Without planning: every action once, judged by the value of what follows.
             simulations if s.planning else self.spec.n_actions,
@@ -288,7 +299,7 @@ class HopMAC:
             s.c_puct,
             s.search_depth if s.planning else 1,
             try_all=True,
-        )
+        )  # fmt: skip
         # What there was no simulation for is no better than the worst of what was tried.
         tried = found.visits > 0
         q = jnp.where(tried, found.q, jnp.where(tried, found.q, jnp.inf).min(-1, keepdims=True))
@@ -305,8 +316,7 @@ class HopMAC:
         """One step of the real world, in which the others act by what they are after."""
         k_others, k_world, k_goals = jax.random.split(key, 3)
         rows = jnp.arange(action.shape[0])
-        wanted = jnp.take_along_axis(self.goal_features(node.obs), node.goals[..., None, None], -2)[..., 0, :]
-        logits = self.co_players(agent["model"], node.obs, wanted, node.avail_actions)
+        logits = self.co_players(agent["model"], node.obs, self.goal(node.obs, node.goals), node.avail_actions)
         joint = jax.random.categorical(k_others, logits).at[rows, seat].set(action)
         world, seen = jax.vmap(self.env.step)(node.world, joint, jax.random.split(k_world, len(rows)))
         still_open = self._open(world, joint.shape)
@@ -326,14 +336,6 @@ class HopMAC:
         score = jnp.where(still_open, lots + 20.0 * alike - 40.0 * aimless, -jnp.inf)
         open_now = jnp.take_along_axis(still_open, goals[..., None], -1)[..., 0]
         return jnp.where(open_now, goals, score.argmax(-1))
-
-
-def _noisy(logits: Array, avail_actions: Array, key: Array) -> Array:
-    """A root's prior with a part of chance, so that training searches differ."""
-    lots = jax.random.dirichlet(key, jnp.full(logits.shape[-1], NOISE_ALPHA), logits.shape[:-1]) * avail_actions
-    lots = lots / jnp.maximum(lots.sum(-1, keepdims=True), 1e-9)
-    chances = (1 - NOISE) * jax.nn.softmax(logits, -1) + NOISE * lots
-    return jnp.where(avail_actions, jnp.log(chances + 1e-9), UNAVAILABLE)
 
 
 def _any(avail_actions: Array) -> Array:

@@ -25,6 +25,7 @@ from omg.utils.settings import UserError
 class HopLearnerSettings(LearnerSettings):
     value_coef: float = 0.5
     model_coef: float = 1.0
+    exclusive_coef: float = 1.0
 
 
 class HopLearner(Learner):
@@ -69,10 +70,15 @@ class HopLearner(Learner):
 
         # What co-players do for what they are after.
         observed = playing * (~planned if self.focal else 1.0)
-        features = jnp.take_along_axis(mac.goal_features(obs), wanted[..., None, None], -2)[..., 0, :]
-        log_model = jax.nn.log_softmax(mac.co_players(params["model"], obs, features, avail), -1)
+        log_model = jax.nn.log_softmax(mac.co_players(params["model"], obs, mac.goal(obs, wanted), avail), -1)
         model_loss = masked_mean(-pick(log_model, actions), observed)
         right = (log_model.argmax(-1) == actions).astype(jnp.float32)
+
+        # Whoever is after something else does not do what reaches this: one other goal by lot.
+        reached = batch["reached"][:, :-1].astype(jnp.int32)
+        other = (reached + jax.random.randint(key, reached.shape, 1, max(mac.n_goals, 2))) % mac.n_goals
+        chances = jax.nn.softmax(mac.co_players(params["model"], obs, mac.goal(obs, other), avail), -1)
+        not_this = masked_mean(-jnp.log1p(-0.999 * pick(chances, actions)), observed * (reached >= 0))
 
         # What the search came to, and what came of it.
         mask = playing * planned
@@ -92,10 +98,12 @@ class HopLearner(Learner):
             "policy_loss": policy_loss,
             "value_loss": value_loss,
             "model_loss": model_loss,
+            "exclusive_loss": not_this,
             "model_accuracy": masked_mean(right, observed),
             "search_entropy": masked_mean(-(search * jnp.log(search + 1e-9)).sum(-1), mask),
         }
-        return policy_loss + s.value_coef * value_loss + s.model_coef * model_loss, metrics
+        co_players = s.model_coef * (model_loss + s.exclusive_coef * not_this)
+        return policy_loss + s.value_coef * value_loss + co_players, metrics
 
 
 def label(

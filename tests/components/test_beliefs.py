@@ -46,11 +46,12 @@ def test_the_prior_forgets_at_rate_alpha():
     start = jnp.array([0.5, 0.5])
     prior = start
     for episode in range(1, 6):
-        prior = across(prior, jnp.int32(1), 0.7)
+        prior = across(prior, jnp.array([0.0, 1.0]), 0.7)
         # What is left of the start after K episodes is α^K of it.
         np.testing.assert_allclose(prior[0], 0.5 * 0.7**episode, rtol=1e-5)
         np.testing.assert_allclose(prior.sum(), 1, rtol=1e-6)
-    np.testing.assert_allclose(across(start, jnp.int32(-1), 0.7), start, err_msg="nothing seen, nothing changed")
+    unsure = across(start, jnp.array([0.2, 0.8]), 0.7)
+    np.testing.assert_allclose(unsure, [0.35 + 0.06, 0.35 + 0.24], rtol=1e-6, err_msg="chances count as chances")
 
 
 def test_a_kinds_part_goes_to_its_open_goals():

@@ -160,6 +160,36 @@ def test_without_a_belief_nothing_moves_it(hunters, flag, same):
         assert all(np.allclose(row[row > 0], row[row > 0][0], rtol=1e-4) for row in ratio)
 
 
+def test_who_came_too_late_is_remembered_for_what_it_was_after():
+    """A hunter walks to the stag, and it is gone: that it then waits says nothing about the next episode."""
+    env = make("stag_hunt", grid_size=3, hunters=2, hares=1, stags=1, episode_limit=6)
+    mac = Certain(env, lambda goal: jnp.where(goal[..., 4:5] > 0, jax.nn.one_hot(4, 5), jax.nn.one_hot(0, 5)))
+    world = Hunt(
+        jnp.array([[0, 0], [2, 0]]), jnp.array([[0, 2], [2, 2]]), jnp.ones(2, bool), jnp.ones(2, bool),
+        jnp.full(2, -1), jnp.int32(0),
+    )  # fmt: skip
+    gone = world._replace(there=jnp.array([True, False]))
+    memory, networks = mac.init_memory(None, 1), {"model": None}
+    np.testing.assert_allclose(memory.prior[0, 1], [0.475, 0.475, 0.05], rtol=1e-5)
+
+    def seen(world):
+        return jax.tree.map(lambda x: x[None], env._show(world, jnp.zeros(2)))
+
+    def step(memory, before, after, action):
+        one = jax.tree.map(lambda x: x[None], after)
+        moves = jnp.array([[0, action]])
+        return mac.observe(networks, memory, seen(before), moves, one, seen(after), jnp.ones(1, bool))[0]
+
+    memory = step(memory, world, gone, 4)
+    towards = np.asarray(memory.pursued[0, 1])
+    assert towards.argmax() == 1, "to the right is where the stag was"
+    assert not memory.complete[0]
+    waits = step(memory, gone, gone, 0)
+    assert np.asarray(waits.belief[0, 1])[1] == 0, "nobody is after what is gone"
+    np.testing.assert_allclose(waits.pursued[0, 1], towards, err_msg="what came after does not count")
+    np.testing.assert_allclose(mac.next_prior(waits)[0, 1], 0.7 * memory.prior[0, 1] + 0.3 * towards, rtol=1e-5)
+
+
 def test_without_goals_co_players_are_told_by_what_they_see_alone(hunters):
     env, config = hunters
     mac = HopMAC(env, config | {"use_goals": False})
@@ -207,7 +237,9 @@ def test_the_loss_by_hand(hunters):
     _, metrics = learner.loss(networks, {}, batch, jnp.int32(0), KEY)
     steps, n = np.asarray(batch.filled.sum(1), int), 2
     wanted = np.asarray(label(batch["reached"][:, :-1].astype(jnp.int32), batch.filled[:, :-1], mac.n_goals - 1))
-    model, policy, value = [], [], []
+    reached = np.asarray(batch["reached"][:, :-1].astype(jnp.int32))
+    other = (reached + np.asarray(jax.random.randint(KEY, reached.shape, 1, mac.n_goals))) % mac.n_goals
+    model, exclusive, policy, value = [], [], [], []
     for b in range(4):
         for t in range(steps[b]):
             for i in range(n):
@@ -215,11 +247,14 @@ def test_the_loss_by_hand(hunters):
                     continue
                 obs, avail = batch.obs[b, t, i], batch.avail_actions[b, t, i]
                 mine = mac.goal_features(obs)
-                logits = networks["model"](
-                    jnp.concatenate([obs, mine[wanted[b, t, i]], env.goal_features(obs).ravel()])
-                )
+                logits = networks["model"](obs, mine[wanted[b, t, i]], env.goal_features(obs))
                 log_pi = jax.nn.log_softmax(jnp.where(avail, logits, -1e9))
                 model.append(-float(log_pi[int(batch.actions[b, t, i])]))
+                if reached[b, t, i] >= 0:
+                    assert other[b, t, i] != reached[b, t, i]
+                    logits = networks["model"](obs, mine[other[b, t, i]], env.goal_features(obs))
+                    chances = jax.nn.softmax(jnp.where(avail, logits, -1e9))
+                    exclusive.append(-np.log(1 - 0.999 * float(chances[int(batch.actions[b, t, i])])))
                 ways = env.goal_features(obs).ravel()
                 out = networks["agent"](jnp.concatenate([obs, mine[wanted[b, t, 1 - i]], ways]))
                 log_own = jax.nn.log_softmax(jnp.where(avail, out[:-1], -1e9))
@@ -234,5 +269,6 @@ def test_the_loss_by_hand(hunters):
                     ahead *= 0.95
                 value.append((float(out[-1]) - total) ** 2)
     np.testing.assert_allclose(metrics["model_loss"], np.mean(model), rtol=1e-4)
+    np.testing.assert_allclose(metrics["exclusive_loss"], np.mean(exclusive), rtol=1e-3)
     np.testing.assert_allclose(metrics["policy_loss"], np.mean(policy), rtol=1e-3)
     np.testing.assert_allclose(metrics["value_loss"], np.mean(value), rtol=1e-4)
