@@ -14,7 +14,7 @@ from rich.table import Table
 
 from omg.controllers import HopMAC, MoodMAC
 from omg.envs import MultiAgentEnv, make
-from omg.evaluation.adaptation import BINS, Adaptation, Adapted, AdaptSettings
+from omg.evaluation.adaptation import MOMENTS, Adaptation, Adapted, AdaptSettings
 from omg.evaluation.figures import COLOURS, plain, pyplot, save
 from omg.evaluation.replay import save_focal_replay
 from omg.evaluation.statistics import Estimate, estimate
@@ -152,7 +152,7 @@ def summarise(env: MultiAgentEnv, seeds: Sequence[Adapted]) -> dict[str, Estimat
     for kind in sorted(set(env.goal_kinds)):
         numbers[f"reached kind {kind}"] = over([(s.kind == kind).mean(0) for s in seeds])
     if seeds[0].action_accuracy is not None:
-        half = BINS // 2
+        half = MOMENTS // 2
         numbers["action accuracy"] = over([s.action_accuracy.mean(0) for s in seeds])  # type: ignore[union-attr]
         for name in ("goal_belief", "kind_belief"):
             title = name.replace("_", " ")
@@ -160,7 +160,7 @@ def summarise(env: MultiAgentEnv, seeds: Sequence[Adapted]) -> dict[str, Estimat
             numbers[f"{title}, at first"] = over([_mean(x[..., 0], 0) for x in each])
             numbers[f"{title}, by half"] = over([_mean(x[..., half], 0) for x in each])
             numbers[f"{title}, at last"] = over([_mean(x[..., -1], 0) for x in each])
-        numbers["steps until belief > ½"] = over([s.steps_to_half.mean(0) for s in seeds])  # type: ignore[union-attr]
+        numbers["steps until belief > ½"] = over([_mean(s.steps_to_half, 0) for s in seeds])
         numbers["steps inferred from"] = over([s.inferred.mean(0) for s in seeds])  # type: ignore[union-attr]
     return numbers
 
@@ -206,9 +206,9 @@ def draw(path: Path, results: Mapping[str, Sequence[Adapted]], title: str) -> No
         panels[0].plot(range(1, len(returns) + 1), returns, color=colour, label=name, marker="o", markersize=3)
         if believes:
             belief = np.mean([_mean(s.goal_belief, (0, 1)) for s in seeds], 0)
-            panels[1].plot(np.linspace(0, 1, BINS), belief, color=colour, label=name)
+            panels[1].plot(np.linspace(0, 1, MOMENTS), belief, color=colour, label=name)
     plain(panels[0], "episode with the same co-players", "its own return", title)
     if believes:
-        plain(panels[1], "part of the episode", "belief in the goal that was reached", title)
+        plain(panels[1], "part of a co-player's time", "belief in the goal that was reached", title)
     panels[-1].legend(frameon=False, fontsize=8)
     save(figure, path)

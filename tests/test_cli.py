@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from omg.cli import main
-from omg.reproducing import Stage
+from omg.reproducing import BUDGETS, Comparison, Stage, stages
 from omg.reproducing import _side_by_side as side_by_side
 from omg.utils import checkpoints
 
@@ -323,3 +323,11 @@ def test_stages_side_by_side_end_with_the_worst_status(tmp_path):
     assert "foraging" in (tmp_path / "good_one.log").read_text()
     assert side_by_side([[bad, good], [good]], 2, tmp_path) == 2
     assert "nonsense" in (tmp_path / "bad_one.log").read_text()
+
+
+@pytest.mark.parametrize(("map_name", "each_seat"), [("8m", 4), ("3s_vs_5z", 8)])
+def test_a_comparison_on_battle_plays_about_as_many_worlds_on_every_map(map_name, each_seat, tmp_path):
+    _, methods = stages(Comparison("battle", map_name, tmp_path), BUDGETS["paper"])
+    for training, _ in methods:
+        sizes = [word for word in training.words if word.startswith("--batch_size_run=")]
+        assert sizes[-1] == f"--batch_size_run={each_seat}", "the last one counts"

@@ -8,14 +8,16 @@ import sys
 import time
 from pathlib import Path
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
-from omg.utils.checkpoints import steps_in
+from omg.utils.checkpoints import flatten, steps_in, unflatten
 
 ROOT = Path(__file__).parent.parent
 WORDS = "--config=qmix --env-config=two_step --rnn_hidden_dim=8 --hypernet_embed=8 --buffer_size=64 --t_max=4000"
-WORDS += " --save_model_interval=400 --test_interval=1500 --log_interval=500 --use_tensorboard=false"
+WORDS += " --optimiser=adam --save_model_interval=400 --test_interval=1500 --log_interval=500 --use_tensorboard=false"
 
 
 def start(*words, **options):
@@ -104,3 +106,13 @@ def test_a_damaged_newest_checkpoint_is_passed_over(undisturbed, tmp_path, capsy
     assert found is not None
     assert found.t_env == steps[-2]
     assert "opt.safetensors" in complaints[0]
+
+
+def test_what_an_optimiser_counts_is_read_as_it_was_written(tmp_path):
+    """Adam has numbers without any axis; transposed arrays lie in memory otherwise than they read."""
+    count, moments = jnp.int32(7), np.arange(6.0).reshape(2, 3).T
+    save_file(flatten({"count": count, "moments": moments}), tmp_path / "opt.safetensors")
+    again = unflatten(load_file(tmp_path / "opt.safetensors"), {"count": count, "moments": moments}, "opt")
+    assert np.shape(again["count"]) == ()
+    assert again["count"] == 7
+    np.testing.assert_array_equal(again["moments"], moments)

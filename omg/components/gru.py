@@ -92,7 +92,7 @@ Recurrence = Callable[[Array], tuple[Array, ...]]
 
 
 def _recurrence(w: Recurrent) -> Recurrence:
-    """From a hidden state to its share of every gate; made once, outside of a scan."""
+    """From a hidden state to its share of every gate; for an unroll made once, outside of the scan."""
     if device.few_launches():
         wide = jnp.concatenate(w[:3], -1)
         return lambda hidden: tuple(jnp.split(hidden @ wide, 3, -1))

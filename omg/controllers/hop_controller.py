@@ -85,6 +85,7 @@ class HopMAC:
         self.n_goals = self.goals.n + 1
         self.n_kinds = max(self.goals.kinds, default=-1) + 2
         self.kind_of = jnp.array([*self.goals.kinds, self.n_kinds - 1])
+        self.present = self._kinds(jnp.ones(self.n_goals)) > 0
         self.goal_size = self.goals.size + 1
 
     # --- networks
@@ -138,7 +139,7 @@ class HopMAC:
     def init_memory(self, agent: Any, batch: int, seats: int | None = None, prior: Array | None = None) -> HopMemory:
         n = self.spec.n_agents
         if prior is None:
-            each = jnp.ones(self.n_kinds).at[-1].set(NOTHING * max(self.n_kinds - 1, 1) / (1 - NOTHING))
+            each = (self.present * (1 - NOTHING) / jnp.maximum(self.present.sum() - 1, 1)).at[-1].set(NOTHING)
             prior = jnp.broadcast_to(each / each.sum(), (batch, n, self.n_kinds))
         belief = spread(prior, self.kind_of, jnp.ones((batch, n, self.n_goals), bool))
         return HopMemory(
@@ -188,7 +189,7 @@ class HopMAC:
             belief=jnp.where(on[..., None], belief, memory.belief),
             reached=jnp.where(on, kind, memory.reached),
             pursued=jnp.where((running & memory.complete)[:, None, None], self._kinds(posterior), memory.pursued),
-            complete=memory.complete & (self._kinds(still_open[:, 0]) > 0).all(-1),
+            complete=memory.complete & ((self._kinds(still_open[:, 0]) > 0) | ~self.present).all(-1),
             window=window,
         )
         return memory, noted

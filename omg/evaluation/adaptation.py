@@ -17,7 +17,7 @@ from omg.learners.hop_learner import label
 from omg.runners import VectorRunner
 from omg.utils.settings import UserError
 
-BINS = 11
+MOMENTS = 11
 """Moments of an episode at which beliefs are reported, from before its first action to after its last."""
 
 
@@ -147,8 +147,8 @@ class Adaptation:
         numbers["action_accuracy"] = _mean(right, playing, (1, 2))
         # Beliefs can be right only about what came to something.
         somewhere = playing * (wanted < self.focal.n_goals - 1)
-        numbers["goal_belief"] = by_part(in_goal, goal_after, somewhere)
-        numbers["kind_belief"] = by_part(in_kind, kind_after, somewhere)
+        numbers["goal_belief"] = at_moments(in_goal, goal_after, somewhere)
+        numbers["kind_belief"] = at_moments(in_kind, kind_after, somewhere)
         numbers["steps_to_half"] = steps_to_half(in_goal, somewhere)
         numbers["inferred"] = _mean(played["inferred"][:, :-1].astype(jnp.float32), playing, (1, 2))
         return numbers
@@ -162,13 +162,13 @@ def last_kind(reached: Array, kinds: Array) -> Array:
     return jnp.where(last.max(1) > 0, kinds[goal], -1)
 
 
-def by_part(before: Array, after: Array, counted: Array) -> Array:
+def at_moments(before: Array, after: Array, counted: Array) -> Array:
     """`[batch, time, agent]` to `[batch, moment]`: each agent's value before its first counted action, before later
     ones, and after its last; mean over agents, not a number where nobody counts. Steps count from the start on,
     without gaps.
     """
     steps = counted.sum(1).astype(jnp.int32)[:, None]
-    place = jnp.round(jnp.arange(BINS)[None, :, None] * steps / (BINS - 1)).astype(jnp.int32)
+    place = jnp.round(jnp.arange(MOMENTS)[None, :, None] * steps / (MOMENTS - 1)).astype(jnp.int32)
     last = jnp.maximum(steps - 1, 0)
     along = jnp.take_along_axis(before, jnp.minimum(place, last), 1)
     along = jnp.where(place < steps, along, jnp.take_along_axis(after, last, 1))

@@ -17,6 +17,7 @@ from omg.components.episode_buffer import EpisodeBatch
 from omg.controllers.hop_controller import HopMAC
 from omg.envs.multiagentenv import Spec
 from omg.learners.base import Learner, LearnerSettings, LearnerState, Metrics, Params
+from omg.modules.co_player import CoPlayerModel
 from omg.utils.rl_utils import masked_mean, pick
 from omg.utils.settings import UserError
 
@@ -39,6 +40,8 @@ class HopLearner(Learner):
         if not isinstance(mac, HopMAC):
             raise UserError("hop_learner needs mac=hop_mac (everybody plans) or mac=multi_hop_mac (one among others).")
         self.focal = config.get("mac") == "multi_hop_mac"
+        # Goals that the world names are reached by an act; a learned one is where reward came, whoever brought it.
+        self.excludes = mac.settings.use_goals and mac.space is None and mac.goals.n > 0
 
     def init_params(self, key: Array) -> Params:
         return dict(self.mac.init_networks(key))
@@ -74,11 +77,7 @@ class HopLearner(Learner):
         model_loss = masked_mean(-pick(log_model, actions), observed)
         right = (log_model.argmax(-1) == actions).astype(jnp.float32)
 
-        # Whoever is after something else does not do what reaches this: one other goal by lot.
-        reached = batch["reached"][:, :-1].astype(jnp.int32)
-        other = (reached + jax.random.randint(key, reached.shape, 1, max(mac.n_goals, 2))) % mac.n_goals
-        chances = jax.nn.softmax(mac.co_players(params["model"], obs, mac.goal(obs, other), avail), -1)
-        not_this = masked_mean(-jnp.log1p(-0.999 * pick(chances, actions)), observed * (reached >= 0))
+        not_this = self.exclusive(params["model"], batch, observed, key)
 
         # What the search came to, and what came of it.
         mask = playing * planned
@@ -98,12 +97,27 @@ class HopLearner(Learner):
             "policy_loss": policy_loss,
             "value_loss": value_loss,
             "model_loss": model_loss,
-            "exclusive_loss": not_this,
+            **({"exclusive_loss": not_this} if self.excludes else {}),
             "model_accuracy": masked_mean(right, observed),
             "search_entropy": masked_mean(-(search * jnp.log(search + 1e-9)).sum(-1), mask),
         }
         co_players = s.model_coef * (model_loss + s.exclusive_coef * not_this)
         return policy_loss + s.value_coef * value_loss + co_players, metrics
+
+    def exclusive(
+        self, model: CoPlayerModel, batch: EpisodeBatch, observed: Float[Array, "batch time agent"], key: Array
+    ) -> Float[Array, ""]:
+        """-log(1 - π(a | s, g)) of the acts that reached something, for one other goal g by lot: who is after that does
+        not do this.
+        """
+        if not self.excludes:
+            return jnp.zeros(())
+        mac, obs, actions = self.mac, batch.obs[:, :-1], batch.actions[:, :-1]
+        reached = batch["reached"][:, :-1].astype(jnp.int32)
+        other = (reached + jax.random.randint(key, reached.shape, 1, mac.n_goals)) % mac.n_goals
+        logits = mac.co_players(model, obs, mac.goal(obs, other), batch.avail_actions[:, :-1])
+        chance = pick(jax.nn.softmax(logits, -1), actions)
+        return masked_mean(-jnp.log1p(-0.999 * chance), observed * (reached >= 0))
 
 
 def label(

@@ -131,7 +131,7 @@ def load_part(checkpoint: Checkpoint, name: str, like: Any) -> Any:
 def flatten(tree: Any) -> dict[str, np.ndarray]:
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     # safetensors writes memory as it lies: a view or a transposed array has to be laid out first.
-    return {_name(path): np.ascontiguousarray(leaf) for path, leaf in leaves}
+    return {_name(path): np.asarray(leaf, order="C") for path, leaf in leaves}
 
 
 def unflatten(arrays: dict[str, np.ndarray], like: Any, what: str) -> Any:

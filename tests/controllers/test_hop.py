@@ -233,8 +233,9 @@ def test_a_value_that_promises_too_much_does_not_win_over_what_was_seen():
 def test_the_loss_by_hand(hunters):
     env, config = hunters
     mac, networks, batch, _ = played(env, config, test_mode=False)
-    learner = HopLearner(env.spec, mac, config | {"mac": "hop_mac", "value_coef": 0.5})
-    _, metrics = learner.loss(networks, {}, batch, jnp.int32(0), KEY)
+    weights = {"value_coef": 0.5, "model_coef": 2.0, "exclusive_coef": 0.3}
+    learner = HopLearner(env.spec, mac, config | {"mac": "hop_mac", **weights})
+    whole, metrics = learner.loss(networks, {}, batch, jnp.int32(0), KEY)
     steps, n = np.asarray(batch.filled.sum(1), int), 2
     wanted = np.asarray(label(batch["reached"][:, :-1].astype(jnp.int32), batch.filled[:, :-1], mac.n_goals - 1))
     reached = np.asarray(batch["reached"][:, :-1].astype(jnp.int32))
@@ -272,3 +273,30 @@ def test_the_loss_by_hand(hunters):
     np.testing.assert_allclose(metrics["exclusive_loss"], np.mean(exclusive), rtol=1e-3)
     np.testing.assert_allclose(metrics["policy_loss"], np.mean(policy), rtol=1e-3)
     np.testing.assert_allclose(metrics["value_loss"], np.mean(value), rtol=1e-4)
+    everything = np.mean(policy) + 0.5 * np.mean(value) + 2.0 * (np.mean(model) + 0.3 * np.mean(exclusive))
+    np.testing.assert_allclose(whole, everything, rtol=1e-3)
+
+
+def test_without_goals_nothing_is_excluded(hunters):
+    """Then what reached something and what reached something else look alike to the model."""
+    env, config = hunters
+    config = config | {"use_goals": False, "mac": "hop_mac"}
+    mac, networks, batch, _ = played(env, config, test_mode=False)
+    losses = [
+        HopLearner(env.spec, mac, config | {"exclusive_coef": c}).loss(networks, {}, batch, jnp.int32(0), KEY)[0]
+        for c in (0.0, 5.0)
+    ]
+    assert losses[0] == losses[1]
+
+
+def test_a_kind_that_is_not_there_is_nobodys_aim():
+    env = make("stag_hunt", grid_size=4, hunters=2, hares=0, stags=1, episode_limit=6)
+    mac = HopMAC(env, {})
+    memory = mac.init_memory(None, 1)
+    np.testing.assert_allclose(memory.prior[0, 0], [0.0, 0.95, 0.05], rtol=1e-5)
+    np.testing.assert_allclose(memory.belief[0, 0], [0.95, 0.05], rtol=1e-5)
+    world, seen = (jax.tree.map(lambda x: x[None], x) for x in env.reset(KEY))
+    networks = mac.init_networks(KEY)
+    after, _ = mac.observe(networks, memory, seen, jnp.array([[0, 0]]), world, seen, jnp.ones(1, bool))
+    assert after.complete[0], "what never was there cannot be gone"
+    assert mac.next_prior(after)[0, 1, 0] == 0

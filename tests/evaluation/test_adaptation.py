@@ -5,9 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from omg.controllers import MoodMAC, RuleMAC
+from omg.adapting import _rules
+from omg.controllers import HopMAC, MoodMAC, RuleMAC
 from omg.envs import make
-from omg.evaluation.adaptation import BINS, Adaptation, by_part, last_kind, steps_to_half
+from omg.evaluation.adaptation import MOMENTS, Adaptation, at_moments, last_kind, steps_to_half
 from omg.opponents import REGISTRY as RULES
 
 
@@ -19,14 +20,14 @@ def test_moments_of_an_episode():
     """Everybody counts from before its first action to after its last, however short its time."""
     playing = jnp.zeros((1, 12, 2)).at[0, :10, 0].set(1).at[0, :4, 1].set(1)
     before = jnp.arange(12.0)[None, :, None] * jnp.array([1.0, 10.0])
-    means = np.asarray(by_part(before, before + 100, playing))[0]
-    assert means.shape == (BINS,)
+    means = np.asarray(at_moments(before, before + 100, playing))[0]
+    assert means.shape == (MOMENTS,)
     first = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 109]
     second = [0, 0, 10, 10, 20, 20, 20, 30, 30, 130, 130]
     np.testing.assert_allclose(means, (np.array(first) + second) / 2)
     one_step = jnp.zeros((1, 12, 2)).at[0, 0, 1].set(1)
-    np.testing.assert_allclose(by_part(before + 7, before + 107, one_step)[0], [7] * 6 + [107] * 5)
-    assert np.isnan(by_part(before, before, jnp.zeros_like(playing))).all()
+    np.testing.assert_allclose(at_moments(before + 7, before + 107, one_step)[0], [7] * 6 + [107] * 5)
+    assert np.isnan(at_moments(before, before, jnp.zeros_like(playing))).all()
 
 
 def test_steps_until_the_belief_is_there_for_good():
@@ -82,3 +83,34 @@ def test_kinds_and_seeds_in_one_program(hunt):
     assert (met[1][0].kind == -1).all()
     assert (met[1][1].kind == 0).all()
     np.testing.assert_allclose(met[1][1].team_return, 4)
+
+
+def test_beliefs_of_several_agents_about_several_kinds(hunt):
+    """What each agent believes of each kind of co-player follows that kind alone, from episode to episode."""
+    rules = [RULES["stag_hunt"][name](hunt.spec) for name in ("always_stag", "always_hare")]
+    mac = HopMAC(hunt, {"simulations": 2, "goal_draws": 1, "hop_hidden_dim": 4})
+    agents = jax.vmap(mac.init_networks)(keys(2))
+    program = Adaptation(hunt, mac, MoodMAC(hunt.spec, *rules), 8, 3, kinds=2, seeds=2)
+    met = program.play(agents, jnp.array([[0, 0], [1, 1]]), keys(2))
+    for kind, seeds in enumerate(met):
+        for one in seeds:
+            assert one.goal_belief.shape == (3, 8, MOMENTS)
+            first = np.nanmean(one.kind_belief[..., 0], 1)
+            np.testing.assert_allclose(first[0], 0.475, atol=1e-3, err_msg="strangers are taken for either")
+            assert first[1] > 0.55, "and then for what they were"
+            if kind == 1:
+                np.testing.assert_allclose(first[1], 0.7 * 0.475 + 0.3, atol=2e-3, err_msg="everybody took a hare")
+                np.testing.assert_allclose(first[2], 0.7 * first[1] + 0.3, atol=2e-3)
+    assert not np.array_equal(met[0][0].goal_belief, met[0][1].goal_belief), "two agents are not one"
+
+
+def test_written_rules_share_a_controller(hunt):
+    (together,) = _rules(hunt, ["always_hare", "nearest_prey", "tit_for_tat"])
+    assert together.friendly == 1
+    hare, nearest, in_turn = np.asarray(together.kind.policies)
+    assert hare[0] == hare[1] != nearest[0] == nearest[1]
+    assert in_turn[1] == hare[0] != in_turn[0]
+    assert [aim is None for aim in together.aims] == [False, False, True], "tit-for-tat cannot say what it is after"
+    alone = together.only(1)
+    assert alone.names == ("nearest_prey",)
+    np.testing.assert_array_equal(alone.kind.policies, [nearest])
