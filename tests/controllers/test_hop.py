@@ -187,7 +187,7 @@ def test_who_came_too_late_is_remembered_for_what_it_was_after():
     waits = step(memory, gone, gone, 0)
     assert np.asarray(waits.belief[0, 1])[1] == 0, "nobody is after what is gone"
     np.testing.assert_allclose(waits.pursued[0, 1], towards, err_msg="what came after does not count")
-    np.testing.assert_allclose(mac.next_prior(waits)[0, 1], 0.7 * memory.prior[0, 1] + 0.3 * towards, rtol=1e-5)
+    np.testing.assert_allclose(mac.next_prior(waits)[0, 1], 0.2 * memory.prior[0, 1] + 0.8 * towards, rtol=1e-5)
 
 
 def test_without_goals_co_players_are_told_by_what_they_see_alone(hunters):

@@ -88,7 +88,7 @@ def test_kinds_and_seeds_in_one_program(hunt):
 def test_beliefs_of_several_agents_about_several_kinds(hunt):
     """What each agent believes of each kind of co-player follows that kind alone, from episode to episode."""
     rules = [RULES["stag_hunt"][name](hunt.spec) for name in ("always_stag", "always_hare")]
-    mac = HopMAC(hunt, {"simulations": 2, "goal_draws": 1, "hop_hidden_dim": 4})
+    mac = HopMAC(hunt, {"simulations": 2, "goal_draws": 1, "hop_hidden_dim": 4, "hop_alpha": 0.7})
     agents = jax.vmap(mac.init_networks)(keys(2))
     program = Adaptation(hunt, mac, MoodMAC(hunt.spec, *rules), 8, 3, kinds=2, seeds=2)
     met = program.play(agents, jnp.array([[0, 0], [1, 1]]), keys(2))
