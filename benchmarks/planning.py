@@ -1,4 +1,5 @@
-"""How fast HOP decides: 200 simulations × 5 draws of goals on 64 boards at once, beside mctx on a world of nothing.
+"""How fast HOP decides: 200 simulations × 5 draws of goals on 64 boards at once, beside mctx on a world of nothing; and
+what it takes to read one step of the co-players, with goals of every kind and beyond the gate.
 
 `python benchmarks/planning.py [world] [simulations=200] [goal_draws=5] [boards=64]`
 """
@@ -16,6 +17,8 @@ import mctx
 
 from omg.controllers import HopMAC
 from omg.envs import make
+from omg.modules.goal_sets import GoalSettings, GoalSpace, size_of
+from omg.modules.vae import VAE
 from omg.utils.device import describe
 
 
@@ -62,6 +65,30 @@ def bare_mctx(simulations: int, draws: int, boards: int, actions: int = 5) -> fl
     return rate(decide, boards)
 
 
+def reading(world: str, boards: int, form: str | None = None, gate: float | None = None) -> float:
+    """Microseconds for following one step of everybody on every board, with the world's own goals or learned ones."""
+    env, key = make(world), jax.random.key(0)
+    config: dict[str, Any] = {"gate_distance": gate}
+    space = None
+    if form is not None:
+        config |= {"goal_form": form, "learned_goals": True}
+        settings = GoalSettings()
+        vae = VAE(size_of(form, env.spec.obs_size, settings.goal_window), 128, settings.goal_latent_dim, key)
+        goals = jax.random.normal(key, (settings.n_goal_clusters, settings.goal_latent_dim))
+        space = GoalSpace(vae, goals, form)
+    mac = HopMAC(env, config, space)
+    networks = mac.init_networks(key)
+    state, seen = jax.vmap(env.reset)(jax.random.split(key, boards))
+    still, on = jnp.zeros((boards, env.spec.n_agents), jnp.int32), jnp.ones(boards, bool)
+
+    def follow(memory: Any, _: Any) -> tuple[Any, None]:
+        return mac.observe(networks, memory, seen, still, state, seen, on)[0], None
+
+    times = 100
+    steps = jax.jit(lambda _: jax.lax.scan(follow, mac.init_memory(networks, boards), None, times)[0].belief)
+    return 1e6 / rate(steps, times)
+
+
 def main(words: list[str]) -> None:
     given = dict(word.split("=", 1) for word in words if "=" in word)
     world = next((word for word in words if "=" not in word), "stag_hunt")
@@ -71,6 +98,12 @@ def main(words: list[str]) -> None:
     print(f"{describe()}: {simulations} simulations × {draws} draws, {boards} boards")
     print(f"hop on {world}: {hop(world, simulations, draws, boards):,.0f} decisions/s")
     print(f"mctx alone: {bare_mctx(simulations, draws, boards):,.0f} decisions/s")
+    for many in (boards, 1):
+        kinds: list[tuple[str, str | None]] = [("its own goals", None)]
+        kinds += [(f"goals by {form}", form) for form in ("state", "trajectory", "state_time_reward")]
+        for name, form in kinds:
+            plain, gated = (reading(world, many, form, gate) for gate in (None, -1.0))
+            print(f"following a step on {many} boards, {name}: {plain:,.0f} µs, {gated:,.0f} with all beyond the gate")
 
 
 if __name__ == "__main__":

@@ -41,10 +41,13 @@ class CoPlayers(NamedTuple):
     aims: tuple[Any, ...] = ()
     """What each written rule is after, from what it sees: for an agent that is told. None: nobody can say."""
 
-    def only(self, i: int) -> CoPlayers:
-        here = slice(i, i + 1)
-        kind = self.kind._replace(policies=jax.tree.map(lambda x: x[here], self.kind.policies), ids=self.kind.ids[here])
-        return self._replace(names=self.names[here], kind=kind, aims=self.aims[here])
+    def only(self, *places: int) -> CoPlayers:
+        def at(x: tuple[Any, ...]) -> tuple[Any, ...]:
+            return tuple(x[i] for i in places) if x else ()
+
+        policies = jax.tree.map(lambda x: x[jnp.array(places)], self.kind.policies)
+        kind = self.kind._replace(policies=policies, ids=at(self.kind.ids))
+        return self._replace(names=at(self.names), kind=kind, aims=at(self.aims))
 
 
 def adapt(found: checkpoints.Checkpoint, config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -56,7 +59,7 @@ def adapt(found: checkpoints.Checkpoint, config: Mapping[str, Any], folder: Path
     if int(config["test_nepisode"]) < 1:
         raise UserError(f"test_nepisode is {config['test_nepisode']}; it must be 1 or more.")
     player = load_player(found, env, config)
-    everybody = co_players(env, config)
+    everybody = only_some(co_players(env, config), settings.co_players)
     if settings.told:
         if not isinstance(player.mac, HopMAC) or player.mac.space is not None:
             raise UserError(f"--told is for agents with beliefs about the world's own goals (hop), not {player.name}.")
@@ -80,7 +83,7 @@ def adapt(found: checkpoints.Checkpoint, config: Mapping[str, Any], folder: Path
             if of not in programs:
                 programs[of] = Adaptation(
                     env, mac, others.kind.mac, meetings, settings.adapt_episodes, others.friendly, len(others.names),
-                    seeds,
+                    seeds, settings.same_boards,
                 )  # fmt: skip
             found_out = programs[of].play(agents, others.kind.policies, lots)
             results |= dict(zip(others.names, found_out, strict=True))
@@ -115,6 +118,16 @@ def co_players(env: MultiAgentEnv, config: Mapping[str, Any]) -> list[CoPlayers]
     for kind in pool.kinds(env.spec, [i for i in ids if not pool.members[i].is_rule]):
         found.append(CoPlayers(tuple(pool.members[i].name for i in kind.ids), kind))
     return found
+
+
+def only_some(everybody: list[CoPlayers], wanted: Sequence[str] | None) -> list[CoPlayers]:
+    if wanted is None:
+        return everybody
+    there = [name for others in everybody for name in others.names]
+    if unknown := [name for name in wanted if name not in there]:
+        raise UserError(f"nobody here is called {', '.join(map(str, unknown))}: co_players are of {', '.join(there)}.")
+    places = [[i for i, name in enumerate(others.names) if name in wanted] for others in everybody]
+    return [others.only(*chosen) for others, chosen in zip(everybody, places, strict=True) if chosen]
 
 
 def _rules(env: MultiAgentEnv, names: Sequence[str]) -> list[CoPlayers]:

@@ -19,7 +19,7 @@ class HopSettings(GoalSettings):
     hop_beta: float = 20.0
     hop_gamma: float = 0.95
     hop_hidden_dim: int = 64
-    hop_alpha: float = 0.2
+    hop_alpha: float = 0.7
     surprise: float = 0.05
     inter_belief: bool = True
     intra_belief: bool = True

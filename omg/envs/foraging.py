@@ -17,6 +17,7 @@ from jumanji.environments.routing.lbf.generator import RandomGenerator
 from jumanji.environments.routing.lbf.types import Agent, Food, State
 from PIL import Image, ImageDraw
 
+from omg.envs.grid import SEEN, from_here
 from omg.envs.multiagentenv import Goals, MultiAgentEnv, Spec, Storage, Timestep
 from omg.utils.settings import UserError
 
@@ -56,7 +57,7 @@ class Foraging(MultiAgentEnv):
         self.scale = 1 / s.grid_size
         whole = Storage("int8", self.scale) if s.grid_size <= 127 else Storage()
         self.spec = Spec("foraging", s.players, 6, size, size, s.episode_limit, "mixed", whole, whole)
-        self.n_goals, self.goal_size = s.food, 4
+        self.n_goals, self.goal_size = s.food, SEEN
         self.goal_kinds = (0,) * s.food
         self.goal_names = tuple(str(i + 1) for i in range(s.food))
 
@@ -91,12 +92,10 @@ class Foraging(MultiAgentEnv):
         return Goals(~food.eaten, jnp.where(took.any(-1), took.argmax(-1), -1).astype(jnp.int32))
 
     def goal_features(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows goal feature"]:
-        """The way to each food item, how long it is, and its level (none: eaten, or out of sight)."""
+        """Food as seen from here; instead of whether it is there its level (none: eaten, or out of sight)."""
         n = self.settings.food
         items = obs.reshape(*obs.shape[:-1], -1, 3)
-        food, me = items[..., :n, :], items[..., n, :2]
-        way = (food[..., :2] - me[..., None, :]) * (food[..., 2:] > 0)
-        return jnp.concatenate([way, abs(way).sum(-1, keepdims=True), food[..., 2:]], -1)
+        return from_here(items[..., :n, :], items[..., n, :2], self.scale)
 
     def render(self, state: State) -> Image.Image:
         cell, n = 40, self.settings.grid_size

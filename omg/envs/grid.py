@@ -43,11 +43,19 @@ def each_first(rows: Float[Array, "agent feature"]) -> Float[Array, "agent agent
     return rows[(np.arange(n)[:, None] + np.arange(n)) % n]
 
 
-def from_here(goals: Float[Array, "*rows goal 3"], me: Float[Array, "*rows 2"]) -> Float[Array, "*rows goal 4"]:
-    """Goals (row, column, there) as seen from a cell: the way to them, how long it is, and whether they are there."""
+SEEN = 6
+"""How many numbers `from_here` says of a goal."""
+
+
+def from_here(
+    goals: Float[Array, "*rows goal 3"], me: Float[Array, "*rows 2"], cell: float
+) -> Float[Array, "*rows goal 6"]:
+    """Goals (row, column, there) as seen from a place: the way to them, how long it is, whether they are there, and the
+    way once more, sharply for what is a step or two away. `cell` is the length of a step.
+    """
     way = (goals[..., :2] - me[..., None, :]) * goals[..., 2:].astype(bool)
     far = abs(way).sum(-1, keepdims=True)
-    return jnp.concatenate([way, far, goals[..., 2:]], -1)
+    return jnp.concatenate([way, far, goals[..., 2:], jnp.clip(way / cell, -2, 2)], -1)
 
 
 def board(size: int) -> tuple[Image.Image, ImageDraw.ImageDraw]:

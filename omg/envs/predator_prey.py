@@ -12,11 +12,13 @@ from jaxtyping import Array, Float, Int
 from PIL import Image, ImageDraw
 
 from omg.envs.jaxmarl_adapter import import_jaxmarl
-from omg.envs.multiagentenv import MultiAgentEnv, Spec, Timestep
+from omg.envs.multiagentenv import Goals, MultiAgentEnv, Spec, Timestep
 from omg.utils.settings import UserError
 
 DIRECTIONS = np.array([[0.0, 0.0], [-1.0, 0.0], [1.0, 0.0], [0.0, -1.0], [0.0, 1.0]])
 """What MPE's five actions push towards."""
+SIDES = DIRECTIONS[1:]
+"""From where the prey can be caught."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +54,15 @@ class PredatorPrey(MultiAgentEnv):
             num_obs=s.obstacles,
             max_steps=s.episode_limit,
         )
+        sizes = np.asarray(self.game.rad)
+        self.touching = float(sizes[0] + sizes[s.predators])
         n, entities = s.predators, s.predators + 1 + s.obstacles
         obs_size = 4 + 2 * s.obstacles + 2 * n + 2
         state_size = 2 * entities + 2 * (n + 1)
         self.spec = Spec("predator_prey", n, 5, obs_size, state_size, s.episode_limit, "cooperative")
+        self.n_goals, self.goal_size = len(SIDES), 5
+        self.goal_kinds = tuple(range(len(SIDES)))
+        self.goal_names = ("left", "right", "below", "above")
 
     def reset(self, key: Array) -> tuple[Any, Timestep]:
         obs, state = self.game.reset(key)
@@ -71,6 +78,23 @@ class PredatorPrey(MultiAgentEnv):
         reward = caught + self.settings.approach * (self._distance(game) - self._distance(after))
         catches = catches + caught[0] / 10
         return (after, catches), self._show(after, obs, reward, catches)
+
+    def goals(self, state: Any) -> Goals:
+        """To catch the prey from one of its sides."""
+        game, n = state[0], self.spec.n_agents
+        away = game.p_pos[:n] - game.p_pos[n]
+        side = (away @ SIDES.T).argmax(-1).astype(jnp.int32)
+        return Goals(jnp.ones(len(SIDES), bool), jnp.where(self._distance(game) < self.touching, side, -1))
+
+    def goal_features(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows goal feature"]:
+        """The way to each side of the prey, how long it is, and where the prey is running."""
+        prey, running = obs[..., None, -4:-2], obs[..., None, -2:]
+        way = prey + self.touching * SIDES
+        far = jnp.sqrt((way**2).sum(-1, keepdims=True))
+        return jnp.concatenate([way, far, jnp.broadcast_to(running, way.shape)], -1)
+
+    def goal_distance(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows goal"]:
+        return self.goal_features(obs)[..., 2]
 
     def _distance(self, game: Any) -> Float[Array, " agent"]:
         n = self.spec.n_agents

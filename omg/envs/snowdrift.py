@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 from PIL import Image
 
-from omg.envs.grid import COLOURS, board, disc, each_first, from_here, move, scatter, stays_on_board
+from omg.envs.grid import COLOURS, SEEN, board, disc, each_first, from_here, move, scatter, stays_on_board
 from omg.envs.multiagentenv import Goals, MultiAgentEnv, Spec, Storage, Timestep
 from omg.utils.settings import UserError
 
@@ -59,7 +59,7 @@ class Snowdrift(MultiAgentEnv):
         size = 2 * s.players + 3 * s.drifts + 1
         whole = Storage("int8" if max(s.grid_size, s.episode_limit) <= 127 else "int16", self.scale)
         self.spec = Spec("snowdrift", s.players, 5, size, size, s.episode_limit, "mixed", whole, whole, layout)
-        self.n_goals, self.goal_size = s.drifts, 4
+        self.n_goals, self.goal_size = s.drifts, SEEN
         self.goal_kinds = (0,) * s.drifts
         self.goal_names = tuple(str(i + 1) for i in range(s.drifts))
 
@@ -86,7 +86,7 @@ class Snowdrift(MultiAgentEnv):
 
     def goal_features(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows goal feature"]:
         drifts = obs[..., 2 * self.settings.players : -1].reshape(*obs.shape[:-1], self.settings.drifts, 3)
-        return from_here(drifts, obs[..., :2])
+        return from_here(drifts, obs[..., :2], self.scale)
 
     def goal_distance(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows goal"]:
         """In steps; what is gone is out of reach."""

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 from PIL import Image
 
-from omg.envs.grid import COLOURS, board, disc, each_first, from_here, move, scatter, stays_on_board
+from omg.envs.grid import COLOURS, SEEN, board, disc, each_first, from_here, move, scatter, stays_on_board
 from omg.envs.multiagentenv import Goals, MultiAgentEnv, Spec, Storage, Timestep
 from omg.utils.settings import UserError
 
@@ -68,7 +68,7 @@ class StagHunt(MultiAgentEnv):
         size = 3 * (s.hunters + self.n_prey) + 1
         whole = Storage("int8" if max(s.grid_size, s.episode_limit) <= 127 else "int16", self.scale)
         self.spec = Spec("stag_hunt", s.hunters, 5, size, size, s.episode_limit, "mixed", whole, whole, layout)
-        self.n_goals, self.goal_size = self.n_prey, 5
+        self.n_goals, self.goal_size = self.n_prey, SEEN + 1
         self.goal_kinds = (0,) * s.hares + (1,) * s.stags
         self.goal_names = (*(f"h{i + 1}" for i in range(s.hares)), *(f"S{i + 1}" for i in range(s.stags)))
 
@@ -101,7 +101,7 @@ class StagHunt(MultiAgentEnv):
 
     def goal_features(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows goal feature"]:
         prey = obs[..., 3 * self.settings.hunters : -1].reshape(*obs.shape[:-1], self.n_prey, 3)
-        seen = from_here(prey, obs[..., :2])
+        seen = from_here(prey, obs[..., :2], self.scale)
         kind = jnp.broadcast_to(self.is_stag[:, None], (*seen.shape[:-1], 1))
         return jnp.concatenate([seen, kind], -1)
 

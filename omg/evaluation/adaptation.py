@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array
 
 from omg.components.episode_buffer import EpisodeBatch, Field, make_scheme
+from omg.components.focal_batch import refine
 from omg.controllers import HopMAC, MultiModuleMAC, Side, TeamPolicies, TeamPrior
 from omg.envs import MultiAgentEnv
 from omg.learners.hop_learner import label
@@ -24,6 +25,8 @@ MOMENTS = 11
 @dataclass(frozen=True)
 class AdaptSettings:
     adapt_episodes: int = 24
+    co_players: list | None = None
+    same_boards: bool = False
     told: bool = False
 
     def __post_init__(self) -> None:
@@ -56,7 +59,7 @@ class Adaptation:
 
     def __init__(
         self, env: MultiAgentEnv, focal: Any, others: Any, meetings: int, episodes: int, friendly: int = -1,
-        kinds: int = 1, seeds: int = 1,
+        kinds: int = 1, seeds: int = 1, same_boards: bool = False,
     ):  # fmt: skip
         n = env.spec.n_agents
         self.env, self.focal, self.episodes, self.kinds, self.n_seeds = env, focal, episodes, kinds, seeds
@@ -64,6 +67,9 @@ class Adaptation:
         """Tit-for-tat: the kind of goal that it takes for friendly (-1: nobody asks)."""
         self.worlds = -(-meetings // n)
         self.mac = MultiModuleMAC(env.spec, focal, (0,), (Side(others, tuple(range(1, n)), kinds),))
+        self.same_boards = same_boards
+        self.carries = getattr(focal, "prior_size", 0) > 0
+        """Whether an agent model hands what it inferred on to the next episode (`carry_over`)."""
         scheme, groups = make_scheme(env.spec)
         if env.n_goals:
             scheme["world_reached"] = Field((), "int16", "agents")
@@ -100,21 +106,31 @@ class Adaptation:
         team = TeamPolicies(agents, (everywhere,))
         start = jax.vmap(lambda one: self.mac.init_memory(one, self.runner.batch_size))(team)
         prior = start.trained.prior if self.models else None
+        if self.carries:
+            prior = jnp.zeros((*self.runner.leading, self.focal.prior_size))
 
         def episode(carry, number):
             prior, mood = carry
             given = TeamPrior(prior, (mood,) if self.friendly >= 0 else ())
-            lots = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, number)
+            lots = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, 0 if self.same_boards else number)
             t_env = jnp.zeros(self.n_seeds, jnp.int32)
             played, stats, memory = self.runner.play(team, t_env, lots, True, True, given)
             assert played is not None
             numbers = jax.vmap(self._measure)(played, stats)
             if self.models:
                 prior = jax.vmap(self.focal.next_prior)(memory.trained)
+            elif self.carries:
+                prior = jax.vmap(self._left)(agents, played, prior)
             return (prior, numbers["kind"] == self.friendly), numbers
 
         start_mood = jnp.ones(self.runner.leading, bool)
         return jax.lax.scan(episode, (prior, start_mood), jnp.arange(self.episodes))[1]
+
+    def _left(self, agent: Any, played: EpisodeBatch, prior: Array) -> Array:
+        """What an agent model made of every episode."""
+        told = EpisodeBatch({**played.data, "agent_idx": self.seats[:, None], "prior": prior[:, None]}, played.scales)
+        left = self.focal.summary(agent, refine(told, self.env.spec.n_agents))
+        return jnp.moveaxis(left, 1, 0).reshape(prior.shape)
 
     def _measure(self, played: EpisodeBatch, stats: Any) -> dict[str, Array]:
         env, n, seats = self.env, self.env.spec.n_agents, self.seats

@@ -163,7 +163,7 @@ def test_without_a_belief_nothing_moves_it(hunters, flag, same):
 def test_who_came_too_late_is_remembered_for_what_it_was_after():
     """A hunter walks to the stag, and it is gone: that it then waits says nothing about the next episode."""
     env = make("stag_hunt", grid_size=3, hunters=2, hares=1, stags=1, episode_limit=6)
-    mac = Certain(env, lambda goal: jnp.where(goal[..., 4:5] > 0, jax.nn.one_hot(4, 5), jax.nn.one_hot(0, 5)))
+    mac = Certain(env, lambda goal: jnp.where(goal[..., 6:7] > 0, jax.nn.one_hot(4, 5), jax.nn.one_hot(0, 5)))
     world = Hunt(
         jnp.array([[0, 0], [2, 0]]), jnp.array([[0, 2], [2, 2]]), jnp.ones(2, bool), jnp.ones(2, bool),
         jnp.full(2, -1), jnp.int32(0),
@@ -187,7 +187,7 @@ def test_who_came_too_late_is_remembered_for_what_it_was_after():
     waits = step(memory, gone, gone, 0)
     assert np.asarray(waits.belief[0, 1])[1] == 0, "nobody is after what is gone"
     np.testing.assert_allclose(waits.pursued[0, 1], towards, err_msg="what came after does not count")
-    np.testing.assert_allclose(mac.next_prior(waits)[0, 1], 0.2 * memory.prior[0, 1] + 0.8 * towards, rtol=1e-5)
+    np.testing.assert_allclose(mac.next_prior(waits)[0, 1], 0.7 * memory.prior[0, 1] + 0.3 * towards, rtol=1e-5)
 
 
 def test_without_goals_co_players_are_told_by_what_they_see_alone(hunters):

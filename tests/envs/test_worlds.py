@@ -231,9 +231,25 @@ def test_who_loads_food_has_reached_it(board):
     after, shown = world.step(state, jnp.array([LOAD, NOOP]), jax.random.key(0))
     assert world.goals(after).reached.tolist() == [0, -1]
     assert world.goals(after).open.tolist() == [False, True]
-    way = np.asarray(world.goal_features(shown.obs)) * 6
-    np.testing.assert_allclose(way[0, 1], [2, 2, 4, 1], atol=1e-5)
-    np.testing.assert_allclose(way[1, 1], [-2, -2, 4, 1], atol=1e-5)
+    way = np.asarray(world.goal_features(shown.obs)) * [6, 6, 6, 6, 1, 1]
+    np.testing.assert_allclose(way[0, 1], [2, 2, 4, 1, 2, 2], atol=1e-5)
+    np.testing.assert_allclose(way[1, 1], [-2, -2, 4, 1, -2, -2], atol=1e-5)
     np.testing.assert_allclose(way[0, 0], 0, atol=1e-5, err_msg="what is eaten leads nowhere")
     later, _ = world.step(after, jnp.array([NOOP, NOOP]), jax.random.key(0))
     assert world.goals(later).reached.tolist() == [-1, -1]
+
+
+def test_the_prey_is_caught_from_a_side():
+    world = make("predator_prey", predators=2, obstacles=0)
+    (game, catches), _ = world.reset(jax.random.key(0))
+    places = jnp.array([[0.2, -0.9 * world.touching], [0.9, 0.9], [0.2, 0.0]])
+    state = (game.replace(p_pos=places, p_vel=jnp.zeros_like(places)), catches)
+    goals = world.goals(state)
+    assert goals.reached.tolist() == [world.goal_names.index("below"), -1]
+    assert goals.open.all()
+    shown = world._show(state[0], world.game.get_obs(state[0]), jnp.zeros(2), catches)
+    way = np.asarray(world.goal_features(shown.obs))
+    sides = {name: way[0, i, :2] for i, name in enumerate(world.goal_names)}
+    np.testing.assert_allclose(sides["below"], [0, -0.1 * world.touching], atol=1e-6, err_msg="nearly there")
+    np.testing.assert_allclose(sides["left"], [-world.touching, 0.9 * world.touching], atol=1e-6)
+    np.testing.assert_allclose(world.goal_distance(shown.obs)[0, 2], 0.1 * world.touching, atol=1e-6)

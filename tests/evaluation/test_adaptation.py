@@ -5,11 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from omg.adapting import _rules
-from omg.controllers import HopMAC, MoodMAC, RuleMAC
+from omg.adapting import _rules, only_some
+from omg.controllers import FocalMAC, HopMAC, MoodMAC, RuleMAC
 from omg.envs import make
 from omg.evaluation.adaptation import MOMENTS, Adaptation, at_moments, last_kind, steps_to_half
 from omg.opponents import REGISTRY as RULES
+from omg.utils.settings import UserError
 
 
 def keys(n=1):
@@ -114,3 +115,51 @@ def test_written_rules_share_a_controller(hunt):
     alone = together.only(1)
     assert alone.names == ("nearest_prey",)
     np.testing.assert_array_equal(alone.kind.policies, [nearest])
+
+
+def test_the_same_boards_leave_only_beliefs_to_differ(hunt):
+    """Who believes nothing fares the same on the same board, and otherwise on another."""
+    rules = [RULES["stag_hunt"][name](hunt.spec) for name in ("always_stag", "nearest_prey")]
+    others, focal = MoodMAC(hunt.spec, *rules), RuleMAC(hunt.spec, *rules)
+
+    def returns(same_boards):
+        program = Adaptation(hunt, focal, others, 16, 2, same_boards=same_boards)
+        return program.play(jnp.array([0]), jnp.array([[1, 1]]), keys())[0][0].focal_return
+
+    same, other = returns(True), returns(False)
+    np.testing.assert_array_equal(same[0], same[1])
+    assert not np.array_equal(other[0], other[1])
+    np.testing.assert_array_equal(same[0], other[0], err_msg="the first meeting is the same either way")
+
+
+def test_only_some_co_players(hunt):
+    everybody = _rules(hunt, ["always_stag", "always_hare", "nearest_prey", "tit_for_tat"])
+    (some,) = only_some(everybody, ["tit_for_tat", "always_hare"])
+    assert some.names == ("always_hare", "tit_for_tat")
+    np.testing.assert_array_equal(some.kind.policies, np.asarray(everybody[0].kind.policies)[[1, 3]])
+    assert only_some(everybody, None) is everybody
+    with pytest.raises(UserError, match=r"nobody here is called always_stags: .*always_stag, always_hare"):
+        only_some(everybody, ["always_stags"])
+
+
+def test_an_agent_model_hands_on_what_it_inferred(hunt):
+    """With `carry_over` an episode starts from what was inferred in the one before it."""
+    config = {"am_model": "omg_am", "vae_latent_dim": 4, "cond_rnn_dim": 8, "rnn_hidden_dim": 8, "carry_over": True}
+    mac = FocalMAC(hunt.spec, config)
+    agents = jax.vmap(lambda key: {"agent": mac.init_agent(key), **mac.am.init(key)})(keys(2))
+    others = RuleMAC(hunt.spec, RULES["stag_hunt"]["always_hare"](hunt.spec))
+    program = Adaptation(hunt, mac, others, 8, 3, seeds=2)
+    given, play = [], program.runner.play
+
+    def watched(*args):
+        jax.debug.callback(lambda prior: given.append(np.asarray(prior)), args[5].trained, ordered=True)
+        return play(*args)
+
+    program.runner.play = watched
+    program.play(agents, jnp.zeros(1, jnp.int32), keys(2))
+    jax.effects_barrier()
+    first, second, third = given
+    assert first.shape == (2, 8, 4)
+    assert not first.any()
+    assert (abs(second).sum(-1) > 0).all(), "every meeting left something"
+    assert not np.array_equal(second, third)
