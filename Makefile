@@ -23,10 +23,10 @@ lint: setup
 	$(BIN)/mypy omg main.py
 
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-all: lint
-	XLA_FLAGS= $(BIN)/python -m pytest -n 2 --dist loadfile -m ''
+	XLA_FLAGS= $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m ''
 
 clean:
 	rm -rf $(VENV) results demo build dist *.egg-info

@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import yaml
 from rich.table import Table
 
 from omg.controllers import HopMAC, MoodMAC
 from omg.envs import MultiAgentEnv, make
 from omg.evaluation.adaptation import MOMENTS, Adaptation, Adapted, AdaptSettings
 from omg.evaluation.figures import COLOURS, plain, pyplot, save
-from omg.evaluation.replay import save_focal_replay
+from omg.evaluation.replay import check_picture, save_focal_replay
 from omg.evaluation.statistics import Estimate, estimate
 from omg.learners.subgoals import SubgoalSettings
 from omg.opponents import REGISTRY as rule_REGISTRY
@@ -56,6 +57,8 @@ def adapt(found: checkpoints.Checkpoint, config: Mapping[str, Any], folder: Path
     env = make(config["env"], **(config["env_args"] or {}))
     if env.spec.n_agents < 2:
         raise UserError(f"{env.spec.name} has one agent here: there is nobody to meet.")
+    if config.get("save_replay"):
+        check_picture(env)
     if int(config["test_nepisode"]) < 1:
         raise UserError(f"test_nepisode is {config['test_nepisode']}; it must be 1 or more.")
     player = load_player(found, env, config)
@@ -89,14 +92,15 @@ def adapt(found: checkpoints.Checkpoint, config: Mapping[str, Any], folder: Path
             results |= dict(zip(others.names, found_out, strict=True))
             progress.update(i + 1, 0.0, None)
     folder.mkdir(parents=True, exist_ok=True)
-    if config.get("save_replay"):
-        last, key = everybody[-1].only(len(everybody[-1].names) - 1).kind, jax.random.key(int(config["seed"]))
-        subgoals = fill(SubgoalSettings, config)
-        save_focal_replay(env, player.mac, player.seeds[0], last, key, folder / "replay.gif", player.vae, subgoals)
     summary = {name: summarise(env, adapted) for name, adapted in results.items()}
     show(player.name, env, summary)
     write(folder / "adaptation.csv", results)
     draw(folder / "adaptation.png", results, f"{player.name} on {env.spec.name}")
+    (folder / "config.yaml").write_text(yaml.safe_dump(dict(config), sort_keys=False))
+    if config.get("save_replay"):
+        last, key = everybody[-1].only(len(everybody[-1].names) - 1).kind, jax.random.key(int(config["seed"]))
+        subgoals = fill(SubgoalSettings, config)
+        save_focal_replay(env, player.mac, player.seeds[0], last, key, folder / "replay.gif", player.vae, subgoals)
     return {name: {m: e._asdict() for m, e in numbers.items()} for name, numbers in summary.items()}
 
 
@@ -144,14 +148,13 @@ def _rules(env: MultiAgentEnv, names: Sequence[str]) -> list[CoPlayers]:
 
 
 def summarise(env: MultiAgentEnv, seeds: Sequence[Adapted]) -> dict[str, Estimate]:
-    """Intervals over seeds, or over meetings where there is one seed."""
+    """Intervals over the meetings of all seeds together: how these agents fare, not what other seeds would learn."""
     late = -max(1, len(seeds[0].focal_return) // 4)
 
     def over(values: Sequence[np.ndarray]) -> Estimate:
-        each = [np.asarray(v, float).reshape(-1) for v in values]
+        rows = np.concatenate([np.asarray(v, float).reshape(-1) for v in values])
         # What is not a number (a meeting in which nobody reached anything) counts for nobody.
-        each = [v[np.isfinite(v)] for v in each]
-        rows = np.array([v.mean() for v in each if len(v)]) if len(each) > 1 else each[0]
+        rows = rows[np.isfinite(rows)]
         return estimate(rows) if len(rows) else Estimate(*(float("nan"),) * 4, 0)
 
     numbers = {
@@ -170,6 +173,7 @@ def summarise(env: MultiAgentEnv, seeds: Sequence[Adapted]) -> dict[str, Estimat
         for name in ("goal_belief", "kind_belief"):
             title = name.replace("_", " ")
             each = [getattr(s, name) for s in seeds]
+            numbers[f"{title}, by half, first episode"] = over([x[0, :, half] for x in each])
             numbers[f"{title}, at first"] = over([_mean(x[..., 0], 0) for x in each])
             numbers[f"{title}, by half"] = over([_mean(x[..., half], 0) for x in each])
             numbers[f"{title}, at last"] = over([_mean(x[..., -1], 0) for x in each])
@@ -195,15 +199,20 @@ def show(name: str, env: MultiAgentEnv, summary: Mapping[str, Mapping[str, Estim
 
 
 def write(path: Path, results: Mapping[str, Sequence[Adapted]]) -> None:
+    """One row for every episode of every seed: means over meetings, and beliefs in the true goal along the episode."""
+    moments = [f"goal_belief_{k / (MOMENTS - 1):.1f}" for k in range(MOMENTS)]
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["co_players", "seed", "episode", "return", "team_return", "action_accuracy"])
+        writer.writerow(
+            ["co_players", "seed", "episode", "return", "team_return", "action_accuracy", "steps", *moments]
+        )
         for name, seeds in results.items():
             for seed, s in enumerate(seeds):
                 for e in range(len(s.focal_return)):
-                    right = "" if s.action_accuracy is None else f"{s.action_accuracy[e].mean():.4f}"
-                    row = [f"{s.focal_return[e].mean():.4f}", f"{s.team_return[e].mean():.4f}", right]
-                    writer.writerow([name, seed, e + 1, *row])
+                    row = [s.focal_return[e].mean(), s.team_return[e].mean()]
+                    if s.action_accuracy is not None:
+                        row += [s.action_accuracy[e].mean(), _mean(s.steps_to_half[e], 0), *_mean(s.goal_belief[e], 0)]  # type: ignore[index]
+                    writer.writerow([name, seed, e + 1, *(f"{x:.4f}" for x in row)])
 
 
 def draw(path: Path, results: Mapping[str, Sequence[Adapted]], title: str) -> None:
@@ -215,13 +224,21 @@ def draw(path: Path, results: Mapping[str, Sequence[Adapted]], title: str) -> No
     panels = np.atleast_1d(panels)
     for i, (name, seeds) in enumerate(results.items()):
         colour = COLOURS[i % len(COLOURS)]
-        returns = np.mean([s.focal_return.mean(1) for s in seeds], 0)
-        panels[0].plot(range(1, len(returns) + 1), returns, color=colour, label=name, marker="o", markersize=3)
+        returns = np.concatenate([s.focal_return for s in seeds], 1)
+        band(panels[0], range(1, len(returns) + 1), returns.T, colour, name)
         if believes:
-            belief = np.mean([_mean(s.goal_belief, (0, 1)) for s in seeds], 0)
-            panels[1].plot(np.linspace(0, 1, MOMENTS), belief, color=colour, label=name)
+            belief = np.concatenate([_mean(s.goal_belief, 0) for s in seeds])
+            band(panels[1], np.linspace(0, 1, MOMENTS), belief, colour, name)
     plain(panels[0], "episode with the same co-players", "its own return", title)
     if believes:
         plain(panels[1], "part of a co-player's time", "belief in the goal that was reached", title)
     panels[-1].legend(frameon=False, fontsize=8)
     save(figure, path)
+
+
+def band(panel: Any, places: Sequence[float] | np.ndarray, rows: np.ndarray, colour: str, name: str) -> None:
+    """The mean of the rows, and where it lies with 95 % confidence."""
+    mean = _mean(rows, 0)
+    margin = 1.96 * np.sqrt(_mean((rows - mean) ** 2, 0) / np.maximum(np.isfinite(rows).sum(0), 1))
+    panel.plot(places, mean, color=colour, label=name, marker="o" if len(places) > MOMENTS else None, markersize=3)
+    panel.fill_between(places, mean - margin, mean + margin, color=colour, alpha=0.15, linewidth=0)

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from omg import config as configuration
 from omg.config import Command
 from omg.utils.logging import say
-from omg.utils.settings import UserError, convert
+from omg.utils.settings import UserError, fill
 
 USAGE = """\
 OMG: opponent modelling in multi-agent reinforcement learning.
@@ -90,11 +90,11 @@ def dispatch(command: Command) -> int:
 
 
 def list_configurations(_: Command) -> int:
-    kinds = (("algorithms", "algs", "--config"), ("worlds", "envs", "--env-config"))
-    for title, kind, option in kinds:
-        print(f"{title} ({option}=…)")
+    kinds = (("algorithms", "algs", "--config=…"), ("worlds", "envs", "--env-config=…"))
+    for title, kind, option in (*kinds, ("lists of phases", "phases", "omg phases …")):
+        print(f"{title} ({option})")
         for name, path in configuration.available(kind).items():
-            print(f"  {name:<15}{configuration.one_line(path)}")
+            print(f"  {name:<17}{configuration.one_line(path)}")
     return 0
 
 
@@ -104,7 +104,7 @@ def train(command: Command) -> int:
     folder = None
     if command.get("resume"):
         folder = _run_to_resume(command)
-        _not_twice(command, "a resumed run keeps its own configuration")
+        configuration.not_twice(command, "a resumed run keeps its own configuration")
         config = configuration.override(configuration.read_yaml(folder / "config.yaml"), command, known_keys())
     else:
         config = configuration.load(command, known_keys())
@@ -157,8 +157,9 @@ def under_sacred(config: dict[str, Any], sacred_command: str | None, prepared: A
 
 def evaluate(command: Command) -> int:
     from omg import run
+    from omg.loading import saved_model
 
-    found, config = _saved_model(command)
+    found, config = saved_model(command)
     folder = Path(config["run_dir"]) if config["run_dir"] else found.path.parent.parent / "evaluation" / found.path.name
     _check_writable(folder)
     if command.get("pool"):
@@ -168,26 +169,21 @@ def evaluate(command: Command) -> int:
     return status
 
 
-def _saved_model(command: Command) -> tuple[Any, dict[str, Any]]:
-    """The checkpoint that a command names, and its configuration with what the command changes in it."""
-    from omg.parts import known_keys
-    from omg.utils import checkpoints
+def _loaded(command: Command) -> dict[str, Any]:
+    """The configuration that a command describes, with what every run reads checked."""
+    from omg.parts import RunSettings, known_keys
 
-    path = command.get("checkpoint_path")
-    if not isinstance(path, (str, int)) or isinstance(path, bool):
-        raise UserError(f"{command.verb} needs a model: add --checkpoint_path=DIR (a run's folder).")
-    _not_twice(command, "a saved model keeps the configuration it was trained with")
-    load_step = convert(command.get("load_step", 0), int, "load_step")
-    found = checkpoints.find_model(Path(str(path)), load_step)
-    saved = found.manifest["config"] | {"resume": False, "run_dir": None, "save_replay": False}
-    return found, configuration.override(saved, command, known_keys()) | {"evaluate": True}
+    config = configuration.load(command, known_keys())
+    fill(RunSettings, config)
+    return config
 
 
 def adapt(command: Command) -> int:
     from omg.adapting import adapt as meet_again
+    from omg.loading import saved_model
     from omg.utils import device
 
-    found, config = _saved_model(command)
+    found, config = saved_model(command)
     config["pool"] = command.get("pool")
     where = found.path.parent.parent / ("told" if config.get("told") else "adaptation") / found.path.name
     folder = Path(config["run_dir"]) if config["run_dir"] else where
@@ -211,11 +207,10 @@ def evaluate_among_strangers(found: Any, config: dict[str, Any], folder: Path) -
 
 
 def crossplay(command: Command) -> int:
-    from omg.parts import known_keys
     from omg.playing import crossplay as play
     from omg.utils import device
 
-    config = configuration.load(command, known_keys())
+    config = _loaded(command)
     device.setup(config.get("use_cuda"), bool(config.get("compilation_cache")))
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     folder = Path(config["run_dir"] or f"{config['local_results_path']}/crossplay__{stamp}")
@@ -226,9 +221,8 @@ def crossplay(command: Command) -> int:
 
 def bench(command: Command) -> int:
     from omg.bench import bench as measure
-    from omg.parts import known_keys
 
-    return measure(configuration.load(command, known_keys()), as_json=command.json)
+    return measure(_loaded(command), as_json=command.json)
 
 
 def pool(command: Command) -> int:
@@ -244,19 +238,17 @@ def pool(command: Command) -> int:
 
 def pretrain(command: Command) -> int:
     from omg.goal_learning import pretrain as learn_goals
-    from omg.parts import known_keys
     from omg.pretraining import pretrain as train_vae
 
-    config = configuration.load(command, known_keys())
+    config = _loaded(command)
     print(learn_goals(config) if config.get("learned_goals") else train_vae(config))
     return 0
 
 
 def collect(command: Command) -> int:
     from omg.goal_learning import collect as let_play
-    from omg.parts import known_keys
 
-    print(let_play(configuration.load(command, known_keys())))
+    print(let_play(_loaded(command)))
     return 0
 
 
@@ -338,12 +330,6 @@ def _run_to_resume(command: Command) -> Path:
         raise UserError(f"there is no run to resume in {folder}: it has no config.yaml.")
     _check_writable(folder)
     return folder
-
-
-def _not_twice(command: Command, why: str) -> None:
-    for option, name in (("--config", command.config), ("--env-config", command.env_config)):
-        if name:
-            raise UserError(f"{option}={name} has no place here: {why}. Single settings may be changed.")
 
 
 if __name__ == "__main__":

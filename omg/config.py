@@ -208,3 +208,9 @@ def one_line(path: Path) -> str:
     """What a configuration says of itself: its first comment."""
     first = path.read_text().splitlines()[0]
     return first.lstrip("# ").strip() if first.startswith("#") else ""
+
+
+def not_twice(command: Command, why: str) -> None:
+    for option, name in (("--config", command.config), ("--env-config", command.env_config)):
+        if name:
+            raise UserError(f"{option}={name} has no place here: {why}. Single settings may be changed.")

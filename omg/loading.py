@@ -7,10 +7,11 @@ from typing import Any
 
 import jax
 
-from omg.parts import Parts, RunSettings
+from omg import config as configuration
+from omg.parts import Parts, RunSettings, known_keys
 from omg.utils import checkpoints
 from omg.utils.logging import say
-from omg.utils.settings import UserError
+from omg.utils.settings import UserError, convert, fill
 
 
 def saved(run: RunSettings, folder: Path) -> checkpoints.Checkpoint | None:
@@ -23,6 +24,19 @@ def saved(run: RunSettings, folder: Path) -> checkpoints.Checkpoint | None:
     if checkpoint is None:
         say(f"{folder} holds no whole checkpoint yet: starting over in the same folder.", "yellow")
     return checkpoint
+
+
+def saved_model(command: configuration.Command) -> tuple[checkpoints.Checkpoint, dict[str, Any]]:
+    """The checkpoint that a command names, and its configuration with what the command changes in it."""
+    path = command.get("checkpoint_path")
+    if not isinstance(path, (str, int)) or isinstance(path, bool):
+        raise UserError(f"{command.verb} needs a model: add --checkpoint_path=DIR (a run's folder).")
+    configuration.not_twice(command, "a saved model keeps the configuration it was trained with")
+    found = checkpoints.find_model(Path(str(path)), convert(command.get("load_step", 0), int, "load_step"))
+    kept = found.manifest["config"] | {"resume": False, "run_dir": None, "save_replay": False}
+    config = configuration.override(kept, command, known_keys()) | {"evaluate": True}
+    fill(RunSettings, config)
+    return found, config
 
 
 def load_agent(parts: Parts, checkpoint: checkpoints.Checkpoint) -> Any:

@@ -15,7 +15,7 @@ from omg import goal_learning
 from omg.controllers import FocalMAC, HopMAC, RuleMAC
 from omg.envs import MultiAgentEnv, make
 from omg.evaluation import report
-from omg.evaluation.replay import save_focal_replay
+from omg.evaluation.replay import check_picture, save_focal_replay
 from omg.evaluation.strangers import Meeting, Met
 from omg.learners.subgoals import SubgoalSettings
 from omg.modules.vae import VAE
@@ -107,6 +107,7 @@ def among_strangers(found: checkpoints.Checkpoint, config: Mapping[str, Any], fo
         raise UserError(f"the pool in {pool.folder} has no members yet.")
     kinds, episodes = pool.kinds(env.spec, ids), config["test_nepisode"]
     if config["save_replay"]:
+        check_picture(env)
         subgoals, key = fill(SubgoalSettings, config), jax.random.key(config["seed"])
         save_focal_replay(env, player.mac, player.seeds[0], kinds[-1], key, folder / "replay.gif", player.vae, subgoals)
     seeds = meet(env, player, kinds, episodes, f"{player.name} with {len(ids)} others")

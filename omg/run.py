@@ -16,9 +16,9 @@ import yaml
 
 from omg.components.episode_buffer import EpisodeBatch
 from omg.drawing import draw_replay
-from omg.envs import MultiAgentEnv
 from omg.evaluation.figures import learning_curve
 from omg.evaluation.metrics import over_seeds, summarise
+from omg.evaluation.replay import check_picture
 from omg.loading import check_seeds, load_agent, load_parts, saved
 from omg.parts import Parts, RunSettings, args_sanity_check, build
 from omg.runners import HostRunner, WorldsFailed
@@ -68,8 +68,8 @@ def prepare(config: Mapping[str, Any], folder: Path) -> Prepared:
     run = fill(RunSettings, config)
     checkpoint = saved(run, folder)
     parts = build(config, saved=checkpoint)
-    if run.save_replay and type(parts.env).render is MultiAgentEnv.render:
-        raise UserError(f"{parts.spec.name} has no picture of itself: run again without --save_replay.")
+    if run.save_replay:
+        check_picture(parts.env)
     if checkpoint and not run.resume and not run.evaluate and checkpoint.t_env >= parts.settings.t_max:
         seats = parts.settings.t_max // run.t_max
         raise UserError(

@@ -32,6 +32,18 @@ TWO_STEP = {
 }
 
 
+LONGEST = (
+    "test_strangers_end_to_end.py", "test_phases.py", "test_among_others.py", "test_resume.py", "test_hop.py",
+    "test_known_answers.py", "test_training.py",
+)  # fmt: skip
+"""Files that two processes had better not leave for the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    place = {name: i for i, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path.name, len(LONGEST)))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _jaxmarl_imported() -> None:
     """Once, before any test looks at the streams: something that JaxMARL imports sets them anew."""

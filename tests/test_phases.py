@@ -1,13 +1,19 @@
 """Phases: a list in YAML is carried out in order, stops anywhere, and goes on there."""
 
 import json
+import signal
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pytest
 import yaml
 
+from omg import config as configuration
 from omg.cli import main
 from omg.goal_learning import Trajectories, choose_goals, moments
+from omg.parts import known_keys
 from omg.phases import read, run_phases, stages_of
 from omg.utils.settings import UserError
 
@@ -21,8 +27,8 @@ TINY = {
          "vae_hidden_dim": 8, "goal_latent_dim": 2},
         {"train": "ppo", "t_max": 60, "batch_size_run": 4, "batch_size": 4, "buffer_size": 4, "test_nepisode": 4,
          "rnn_hidden_dim": 4},
-        {"train": "hop_plus", "goals_path": "{pretrain_hop_plus}", "pool": "rules", "t_max": 20, "batch_size_run": 2,
-         "batch_size": 2, "buffer_size": 16,
+        {"train": "hop_plus", "goals_path": "{pretrain_hop_plus}", "pool": "{train_ppo}", "t_max": 20,
+         "batch_size_run": 2, "batch_size": 2, "buffer_size": 16,
          "test_nepisode": 2, "n_goal_clusters": 4, "vae_hidden_dim": 8, "goal_latent_dim": 2, "hop_hidden_dim": 8,
          "simulations": 4, "goal_draws": 1, "train_simulations": 4, "train_goal_draws": 1, "updates_per_iteration": 1},
         {"adapt": "train_hop_plus", "pool": "rules", "adapt_episodes": 2, "test_nepisode": 2},
@@ -39,8 +45,21 @@ def plan(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def done(plan, tmp_path_factory):
+    """Stopped by Ctrl-C while PPO is about to train, and gone on with."""
     folder = tmp_path_factory.mktemp("run")
-    assert main(["phases", str(plan), f"--run_dir={folder}"]) == 0
+    words = ["phases", str(plan), f"--run_dir={folder}"]
+    first = subprocess.Popen([sys.executable, "-m", "omg", *words], stderr=subprocess.PIPE, text=True)
+    while not (folder / "3_train_ppo" / "config.yaml").exists():
+        assert first.poll() is None, first.stderr.read()
+        time.sleep(0.05)
+    first.send_signal(signal.SIGINT)
+    said = first.communicate(timeout=120)[1]
+    assert first.returncode == 130, said
+    assert f"omg phases {plan} --run_dir={folder}" in said, "what to type to go on"
+    assert not (folder / "3_train_ppo" / "summary.json").exists()
+    before = {path: path.stat().st_mtime_ns for path in folder.glob("[12]_*/*")}
+    assert main(words) == 0
+    assert all(path.stat().st_mtime_ns == at for path, at in before.items()), "what was done is not done again"
     return folder
 
 
@@ -113,6 +132,45 @@ def test_what_is_wrong_with_a_list_is_said(tmp_path, change, hint):
         stages_of(read(str(path)), tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("--co_players=[]", "always_stag"),
+        ("--test_nepisode=many", "test_nepisode takes"),
+        ("--seed=soon", "seed takes"),
+        ("--run_dir=5", "run_dir takes"),
+        ("--adapt_episodes=0", "1 or more"),
+        ("--pool={}/4_train_hop_plus", "neither plan nor model"),
+        ("--pool={}/nowhere", "omg pool"),
+    ],
+)
+def test_what_is_wrong_with_a_meeting_is_said(done, word, hint, capsys):
+    assert main(["adapt", f"--checkpoint_path={done / '4_train_hop_plus'}", word.format(done)]) == 2
+    assert hint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", sorted(configuration.available("phases")))
+def test_shipped_lists_are_sound(name, tmp_path):
+    """Every phase's settings are known, and the phases it builds on come before it."""
+    stages = stages_of(read(name), tmp_path)
+    assert len(stages) >= 5
+    for stage in stages:
+        command = configuration.parse(stage.words)
+        if command.verb == "train":
+            configuration.load(command, known_keys())
+
+
+def test_phases_share_settings(tmp_path):
+    path = tmp_path / "shared.yaml"
+    path.write_text(
+        "phases:\n- train: iql\n  with: &short {t_max: 100, lr: 0.1}\n- train: vdn\n  with: *short\n  lr: 0.2\n"
+    )
+    first, second = stages_of(read(str(path)), tmp_path)
+    assert {"--t_max=100", "--lr=0.1"} <= set(first.words)
+    assert {"--t_max=100", "--lr=0.2"} <= set(second.words), "a phase's own settings come first"
+    assert not any(word.startswith("--with") for word in first.words)
+
+
 def test_moments_are_cut_where_reward_comes():
     obs = np.arange(2 * 4 * 1 * 3, dtype=np.float32).reshape(2, 4, 1, 3)
     reward = np.zeros((2, 4, 1), np.float32)
@@ -140,3 +198,44 @@ def test_clusters_are_found_and_moments_kept():
         assert np.abs(found - centre).sum(-1).min() < 0.2
     kept = np.asarray(choose_goals(latents, 3, "continuous", jax.random.key(1)))
     assert all((latents == row).all(-1).any() for row in kept)
+
+
+def test_a_mistake_in_a_later_phase_is_said_first_and_can_be_mended(tmp_path):
+    """Nothing has run, and the corrected list may use the same folder."""
+    folder, path = tmp_path / "run", tmp_path / "plan.yaml"
+    done = []
+
+    def run(words):
+        done.append(words[0])
+        home = next(w.removeprefix("--run_dir=") for w in words if w.startswith("--run_dir="))
+        (tmp_path / home).mkdir(parents=True)
+        (tmp_path / home / "summary.json").write_text("{}")
+        return 0
+
+    def carry_out(*phases):
+        path.write_text(yaml.safe_dump({"phases": list(phases)}, sort_keys=False))
+        return run_phases(str(path), folder, run)
+
+    for wrong in ({"train": "vnd"}, {"train": "vdn", "t_mx": 3}, {"adapt": "train_iql", "adapt_episode": 3}):
+        with pytest.raises(UserError, match=r"in phase .*Did you mean"):
+            carry_out({"train": "iql"}, wrong)
+    assert not done
+    assert carry_out({"train": "iql"}, {"train": "vdn"}) == 0
+    assert carry_out({"train": "iql"}, {"train": "vdn"}, "adapt") == 0
+    assert done == ["train", "train", "adapt"]
+    with pytest.raises(UserError, match=r"done otherwise .train_iql.*another --run_dir"):
+        carry_out({"train": "iql", "lr": 0.1}, {"train": "vdn"})
+    (folder / "phases.json").write_text("{")
+    with pytest.raises(UserError, match="damaged"):
+        carry_out({"train": "iql"})
+
+
+def test_the_shortest_list(tmp_path):
+    path = tmp_path / "plan.yaml"
+    plan = ["collect: rules", "pretrain: vae", "train: ppo", "train: hop", "adapt"]
+    path.write_text("env_config: stag_hunt\nphases:\n" + "".join(f"- {phase}\n" for phase in plan))
+    stages = stages_of(read(str(path)), tmp_path)
+    assert "--config=hop_plus" in stages[1].words
+    assert f"--checkpoint_path={tmp_path / '4_train_hop'}" in stages[-1].words
+    with pytest.raises(UserError, match="before anything is trained"):
+        stages_of({"phases": ["adapt"]}, tmp_path)

@@ -17,11 +17,14 @@ from jumanji.environments.routing.lbf.generator import RandomGenerator
 from jumanji.environments.routing.lbf.types import Agent, Food, State
 from PIL import Image, ImageDraw
 
-from omg.envs.grid import SEEN, from_here
+from omg.envs.grid import SEEN, from_here, steps_to
 from omg.envs.multiagentenv import Goals, MultiAgentEnv, Spec, Storage, Timestep
 from omg.utils.settings import UserError
 
 NOOP, UP, DOWN, LEFT, RIGHT, LOAD = range(6)
+
+NOWHERE = -9
+"""Beside no cell of any board."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,10 @@ class Foraging(MultiAgentEnv):
         return state, self._show(state, timestep.observation, jnp.zeros(self.settings.players))
 
     def step(self, state: State, actions: Int[Array, " agent"], key: Array) -> tuple[State, Timestep]:
-        state, timestep = self.game.step(state, actions)
+        # What was eaten before is out of the way, so that nobody beside it seems to have eaten it just now.
+        food = state.food_items
+        food = food.replace(position=jnp.where(food.eaten[:, None], NOWHERE, food.position))  # type: ignore[attr-defined]
+        state, timestep = self.game.step(state.replace(food_items=food), actions)  # type: ignore[attr-defined]
         return state, self._show(state, timestep.observation, timestep.reward)
 
     def _show(self, state: State, seen, reward: Array) -> Timestep:
@@ -85,7 +91,7 @@ class Foraging(MultiAgentEnv):
         )
 
     def goals(self, state: State) -> Goals:
-        """Food. Loading is possible only beside food, so eaten food beside an agent that loads was eaten just now."""
+        """Food. What lies eaten beside an agent that loads was eaten just now."""
         food, agents = state.food_items, state.agents
         beside = abs(agents.position[:, None] - food.position).sum(-1) == 1
         took = beside & food.eaten & agents.loading[:, None]
@@ -96,6 +102,9 @@ class Foraging(MultiAgentEnv):
         n = self.settings.food
         items = obs.reshape(*obs.shape[:-1], -1, 3)
         return from_here(items[..., :n, :], items[..., n, :2], self.scale)
+
+    def goal_distance(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows goal"]:
+        return steps_to(self.goal_features(obs), self.scale)
 
     def render(self, state: State) -> Image.Image:
         cell, n = 40, self.settings.grid_size

@@ -58,6 +58,11 @@ def from_here(
     return jnp.concatenate([way, far, goals[..., 2:], jnp.clip(way / cell, -2, 2)], -1)
 
 
+def steps_to(seen: Float[Array, "*rows goal 6"], cell: float) -> Float[Array, "*rows goal"]:
+    """How many steps away goals are, as `from_here` sees them; what is gone is out of reach."""
+    return jnp.where(seen[..., 3] > 0, seen[..., 2] / cell, jnp.inf)
+
+
 def board(size: int) -> tuple[Image.Image, ImageDraw.ImageDraw]:
     picture = Image.new("RGB", (size * CELL + 1, size * CELL + 1), PAPER)
     draw = ImageDraw.Draw(picture)

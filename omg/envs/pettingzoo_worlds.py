@@ -138,9 +138,10 @@ class PettingZooGame:
         over = not self.game.agents
         info: dict[str, Any] = {"agent_rewards": each}
         if over:
-            # The end of everything is nobody's leaving.
-            self.alive = np.array([n in playing for n in self.names])
-            info["episode_limit"] = any(truncated.values()) and not all(terminated.values())
+            # The end of everything is nobody's leaving; only who ended while the rest ran out of time has left.
+            cut = any(truncated.values()) and not all(terminated.values())
+            self.alive = np.array([n in playing and not (cut and terminated.get(n, False)) for n in self.names])
+            info["episode_limit"] = cut
         return float(each.sum()), over, info
 
     def get_obs(self) -> list[np.ndarray]:
@@ -193,7 +194,7 @@ def open_pettingzoo(env_args: Mapping[str, Any], seed: int) -> PettingZooGame:
         raise UserError("which world? Add with env_args.name=mpe2.simple_tag_v3 (a module that has a parallel_env).")
     try:
         make = importlib.import_module(name).parallel_env
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise UserError(
             f"there is no PettingZoo world {name!r}: it must be a module with a parallel_env, like mpe2.simple_tag_v3 "
             "(pip install mpe2)."

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 from PIL import Image
 
-from omg.envs.grid import COLOURS, SEEN, board, disc, each_first, from_here, move, scatter, stays_on_board
+from omg.envs.grid import COLOURS, SEEN, board, disc, each_first, from_here, move, scatter, stays_on_board, steps_to
 from omg.envs.multiagentenv import Goals, MultiAgentEnv, Spec, Storage, Timestep
 from omg.utils.settings import UserError
 
@@ -89,9 +89,7 @@ class Snowdrift(MultiAgentEnv):
         return from_here(drifts, obs[..., :2], self.scale)
 
     def goal_distance(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows goal"]:
-        """In steps; what is gone is out of reach."""
-        seen = self.goal_features(obs)
-        return jnp.where(seen[..., 3] > 0, seen[..., 2] / self.scale, jnp.inf)
+        return steps_to(self.goal_features(obs), self.scale)
 
     def _show(self, snow: Snow, reward: Array) -> Timestep:
         n = self.settings.players

@@ -32,6 +32,8 @@ class AdaptSettings:
     def __post_init__(self) -> None:
         if self.adapt_episodes < 1:
             raise UserError(f"adapt_episodes is {self.adapt_episodes}; it must be 1 or more.")
+        if self.co_players == []:
+            raise UserError("co_players is empty: name some, as in --co_players=[always_stag], or leave it out.")
 
 
 class Adapted(NamedTuple):
@@ -46,7 +48,7 @@ class Adapted(NamedTuple):
     """`[episode, meeting, moment]`: the belief in the goal that each co-player really reached, mean over co-players."""
     kind_belief: np.ndarray | None = None
     steps_to_half: np.ndarray | None = None
-    """Steps until the belief in the true goal passed one half for good; the episode's length where it never did."""
+    """Steps until the belief in the true goal passed one half for good; all that were counted, where it never did."""
     inferred: np.ndarray | None = None
     """The part of the co-players' steps from which something was inferred (less than all with a gate)."""
 

@@ -25,9 +25,16 @@ from omg.learners.subgoals import SubgoalSettings
 from omg.modules.am.base import time_first
 from omg.modules.vae import VAE
 from omg.opponents.pool import Kind
+from omg.utils.settings import UserError
 
 CAPTION = 18
 """Height of the line above a panel."""
+
+
+def check_picture(env: MultiAgentEnv) -> None:
+    """Before long work, not after it."""
+    if type(env).render is MultiAgentEnv.render:
+        raise UserError(f"{env.spec.name} has no picture of itself: run again without --save_replay.")
 
 
 def save_replay(env: MultiAgentEnv, mac: Any, agent: Any, key: Array, path: Path) -> Path:

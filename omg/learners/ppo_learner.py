@@ -24,6 +24,7 @@ from omg.learners.base import Learner, LearnerSettings, LearnerState, Metrics, P
 from omg.learners.omg_learner import Hindsight, before_each_step, check_vae
 from omg.learners.q_learner_4am import Told, clip_each
 from omg.learners.subgoals import SubgoalSettings
+from omg.modules.agents import IDVRNNAgent
 from omg.modules.am.base import time_first
 from omg.utils.rl_utils import masked_mean, pick, td_lambda_targets
 from omg.utils.settings import UserError, fill
@@ -75,6 +76,8 @@ class PPOLearner(Learner):
         if not isinstance(mac, FocalMAC):
             raise UserError("ppo_learner needs mac=am_mac (a team) or mac=multi_module_mac (one agent among others).")
         self.focal = config.get("mac") == "multi_module_mac"
+        # Networks of their own: what one agent earns changes nothing for another.
+        self.apart = issubclass(mac.agent_class, IDVRNNAgent)
         self.shared |= self.settings.prosocial > 0
         if self.focal and self.settings.prosocial:
             raise UserError("prosocial is for a team that learns together: one agent among others has its own reward.")
@@ -151,8 +154,7 @@ class PPOLearner(Learner):
         reward, over, filled, ahead = (time_first(x) for x in (reward, over, filled, values[1:]))
         returns = time_first(td_lambda_targets(reward, over, filled, ahead, s.gamma, s.gae_lambda))
         advantage = returns - values[:-1]
-        spread = jnp.sqrt(masked_mean((advantage - masked_mean(advantage, mask)) ** 2, mask))
-        advantage = (advantage - masked_mean(advantage, mask)) / (spread + 1e-6)
+        advantage = normalised(advantage, mask, (0, 1) if self.apart else None)
         inputs = jnp.concatenate([seen.own, told.embedding], -1)[:-1]
         log_pi = pick(log_policy(actor.outputs[:-1], avail), actions)
         starts = (before_each_step(actor.hidden)[:-1], before_each_step(critic.hidden)[:-1])
@@ -188,6 +190,16 @@ class PPOLearner(Learner):
         metrics = {"policy_loss": actor_loss, "value_loss": value_loss, "entropy": entropy}
         metrics["clipped"] = masked_mean((abs(ratio - 1) > s.ppo_clip).astype(jnp.float32), chunks.mask)
         return actor_loss + s.value_coef * value_loss - s.entropy_coef * entropy, metrics
+
+
+def normalised(
+    advantage: Float[Array, "time batch slot"], mask: Float[Array, "time batch slot"], axes: tuple[int, ...] | None
+) -> Float[Array, "time batch slot"]:
+    """Mean 0 and spread 1 over these axes (all of them, where none are named)."""
+    count = jnp.maximum(mask.sum(axes, keepdims=True), 1)
+    centred = advantage - (advantage * mask).sum(axes, keepdims=True) / count
+    spread = jnp.sqrt((centred**2 * mask).sum(axes, keepdims=True) / count)
+    return centred / (spread + 1e-6)
 
 
 def log_policy(logits: Array, avail_actions: Array) -> Array:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from omg.config import env_words
 from omg.envs.multiagentenv import Spec
 from omg.opponents.pool import Kind, Member, Pool
+from omg.opponents.run_pool import RunPool, is_run
 from omg.opponents.scripted import SPLITS
 from omg.runners.team_runner import Opponents
 from omg.utils.settings import UserError
@@ -53,6 +54,10 @@ def open_pool(config: Mapping[str, Any]) -> Pool:
     if config.get("pool") == RULES:
         return _written(config)
     folder = pool_folder(config)
+    if is_run(folder):
+        run = RunPool(folder)
+        run.check_world(config)
+        return run
     if not (folder / "pool.json").exists():
         usual = Path("results") / "pools" / str(config["env"])
         named = "" if folder == usual else f" --pool={folder}"

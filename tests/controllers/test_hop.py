@@ -300,3 +300,31 @@ def test_a_kind_that_is_not_there_is_nobodys_aim():
     after, _ = mac.observe(networks, memory, seen, jnp.array([[0, 0]]), world, seen, jnp.ones(1, bool))
     assert after.complete[0], "what never was there cannot be gone"
     assert mac.next_prior(after)[0, 1, 0] == 0
+
+
+def test_nothing_is_inferred_beyond_the_gate():
+    """One co-player is two steps from the nearest prey, the other one step."""
+    env = make("stag_hunt", grid_size=5, hunters=3, hares=1, stags=1)
+    world = Hunt(
+        jnp.array([[4, 4], [0, 2], [3, 0]]), jnp.array([[0, 0], [4, 0]]), jnp.ones(3, bool), jnp.ones(2, bool),
+        jnp.full(3, -1), jnp.int32(0),
+    )  # fmt: skip
+    one, seen = (jax.tree.map(lambda x: x[None], x) for x in (world, env._show(world, jnp.zeros(3))))
+
+    def believed(**config):
+        mac = HopMAC(env, {"hop_hidden_dim": 8, **config})
+        memory = mac.init_memory(None, 1)
+        moves = jnp.array([[0, 3, 2]])
+        after, noted = mac.observe(mac.init_networks(KEY), memory, seen, moves, one, seen, jnp.ones(1, bool))
+        return np.asarray(memory.belief[0]), np.asarray(after.belief[0]), np.asarray(noted["inferred"][0])
+
+    start, everything, read = believed()
+    assert read.all()
+    _, gated, read = believed(gate_distance=1)
+    assert read.tolist() == [False, False, True]
+    np.testing.assert_allclose(gated[1], start[1], err_msg="too far to say")
+    np.testing.assert_allclose(gated[2], everything[2], rtol=1e-5, err_msg="near enough")
+    assert not np.allclose(everything[1], start[1])
+    _, nothing, read = believed(gate_distance=0.5)
+    assert not read.any()
+    np.testing.assert_allclose(nothing, start)

@@ -239,6 +239,17 @@ def test_who_loads_food_has_reached_it(board):
     assert world.goals(later).reached.tolist() == [-1, -1]
 
 
+def test_what_was_eaten_before_is_not_reached_again(board):
+    world, placed = board
+    state = placed([[1, 1], [5, 5]], [[1, 2], [3, 3]])
+    state = state.replace(agents=state.agents.replace(level=jnp.array([1, 1])))
+    state, _ = world.step(state, jnp.array([LOAD, NOOP]), jax.random.key(0))
+    heavy = state.food_items.replace(position=jnp.array([[1, 2], [2, 1]]), level=jnp.array([1, 2]))
+    after, shown = world.step(state.replace(food_items=heavy), jnp.array([LOAD, NOOP]), jax.random.key(0))
+    assert not shown.reward.any(), "the other food is too heavy for one"
+    assert world.goals(after).reached.tolist() == [-1, -1], "and what was eaten before is not eaten again"
+
+
 def test_the_prey_is_caught_from_a_side():
     world = make("predator_prey", predators=2, obstacles=0)
     (game, catches), _ = world.reset(jax.random.key(0))

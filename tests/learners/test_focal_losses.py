@@ -8,6 +8,7 @@ import pytest
 from omg.components.episode_buffer import EpisodeBatch
 from omg.components.focal_batch import everybody, refine
 from omg.controllers import BasicMAC, FocalMAC
+from omg.envs import make
 from omg.learners import OMGLearner, PPOLearner, QLearner, QLearner4AM
 from omg.modules.am.base import time_first
 from omg.modules.am.omg_am import Chosen
@@ -161,3 +162,45 @@ def test_chunks_start_from_the_memory_the_network_had_there(foraging, batch, cel
     whole = (again * chunks.mask).sum() / chunks.mask.sum()
     np.testing.assert_allclose(whole, metrics["value_mean"], rtol=1e-4, atol=1e-6)
     assert told.chosen is None
+
+
+@pytest.fixture(scope="module")
+def hunters():
+    """Episodes of up to 30 steps from which hunters leave at different times."""
+    world = make("stag_hunt", grid_size=4)
+    config = CONFIG | {"mac": "am_mac", "agent_output_type": "pi_logits", "policy_model": "idv_rnn", "seq_len": 20}
+    learner = PPOLearner(world.spec, FocalMAC(world.spec, config), config)
+    episodes = play(world, 6, seed=1)
+    assert len({int(n) for n in np.asarray(episodes.alive[:, :-1].sum((1, 2)))}) > 1
+    return world, learner, learner.init(KEY), episodes
+
+
+def test_chunks_of_20_give_what_the_whole_unroll_gives(hunters):
+    """Step by step, with a network of its own for every agent: logits and values, from the stored memory on."""
+    world, learner, state, episodes = hunters
+    n, limit = world.spec.n_agents, world.spec.episode_limit
+    focal = everybody(episodes, n)
+    chunks, told, _ = learner.prepare(state.params, {}, focal, jnp.int32(0), KEY)
+    seen = learner.mac.seen(focal)
+    for name, memory in (("agent", chunks.agent_memory), ("critic", chunks.critic_memory)):
+        whole = learner.mac.unroll_on(state.params[name], seen, told.embedding).outputs[:-1]
+        parts = state.params[name].unroll(chunks.inputs, memory)[0]
+        assert parts.shape[:2] == (20, 2 * 6)
+        again = jnp.concatenate([parts[:, :6], parts[:, 6:]], 0)[:limit]
+        np.testing.assert_allclose(again, whole, rtol=1e-5, atol=1e-6)
+
+
+def test_what_one_earns_changes_nothing_in_anothers_network(hunters):
+    """A whole update: only the networks of the agent with other rewards differ."""
+    _, learner, state, episodes = hunters
+    richer = EpisodeBatch({**episodes.data, "reward": episodes.data["reward"].at[:, :, 1].add(1.0)}, episodes.scales)
+    step = jax.jit(lambda batch: learner.train(state, batch, jnp.int32(0), jnp.int32(0), jnp.int32(0), KEY)[0].params)
+    plain, other = step(episodes), step(richer)
+    for name in ("agent", "critic"):
+        moved = [
+            np.asarray(abs(a - b)).reshape(4, -1).max(1)
+            for a, b in zip(jax.tree.leaves(plain[name].seats), jax.tree.leaves(other[name].seats), strict=True)
+        ]
+        each = np.max(moved, 0)
+        assert each[1] > 1e-5, "who earns more learns something else"
+        np.testing.assert_allclose(each[[0, 2, 3]], 0, atol=1e-7, err_msg="and nobody else does")

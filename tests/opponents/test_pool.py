@@ -11,8 +11,9 @@ from omg.controllers import BasicMAC, RuleMAC
 from omg.envs import make
 from omg.opponents import REGISTRY, SPLITS
 from omg.opponents.pool import Kind, Member, Pool
-from omg.opponents.seating import seat
+from omg.opponents.seating import open_pool, seat
 from omg.pooling import disagreement
+from omg.utils import checkpoints
 from omg.utils.settings import UserError
 
 ARCHITECTURE = {
@@ -127,3 +128,24 @@ def test_the_manifest_says_what_an_opponent_is(pool):
     entry = json.loads((pool.folder / "pool.json").read_text())["members"][0]
     assert entry["algorithm"] == "iql"
     assert {"seed", "steps", "return_mean", "architecture", "checksum", "split"} <= set(entry)
+
+
+@pytest.mark.parametrize("seeds", [[7], [7, 8]])
+def test_a_run_is_a_pool_of_its_seeds(tmp_path, foraging, seeds):
+    mac = BasicMAC(foraging.spec, ARCHITECTURE)
+    networks = [mac.init_agent(jax.random.key(seed)) for seed in seeds]
+    kept = networks[0] if len(seeds) == 1 else jax.tree.map(lambda *x: jnp.stack(x), *networks)
+    about = {"env": "foraging", "env_args": {"grid_size": 5}}
+    config = {**ARCHITECTURE, **about, "name": "vdn", "mac": "basic_mac", "am_model": "none_am"}
+    checkpoints.save(tmp_path / "checkpoints", 50, {"agent": kept}, {"config": config, "seeds": seeds}, 1)
+
+    pool = open_pool({**about, "pool": str(tmp_path)})
+    assert [member.name for member in pool.members] == [f"vdn-{seed}" for seed in seeds]
+    assert pool.ids(["homologue"]) == pool.ids(["train"], "vdn") == list(range(len(seeds)))
+    assert pool.ids(["train"], "iql") == []
+    (kind,) = pool.kinds(foraging.spec, pool.ids(["train"]))
+    for i, network in enumerate(networks):
+        for a, b in zip(jax.tree.leaves(kind.policies), jax.tree.leaves(network), strict=True):
+            np.testing.assert_array_equal(a[i], b)
+    with pytest.raises(UserError, match="grid_size"):
+        open_pool({**about, "env_args": {"grid_size": 6}, "pool": str(tmp_path)})
