@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,8 +14,7 @@ import yaml
 from omg import config as configuration
 from omg.cli import main
 from omg.goal_learning import Trajectories, choose_goals, moments
-from omg.parts import known_keys
-from omg.phases import read, run_phases, stages_of
+from omg.phases import check, read, run_phases, stages_of
 from omg.utils.settings import UserError
 
 SMALL = {"seed": 1, "env_args.grid_size": 4, "env_args.hunters": 2, "env_args.hares": 2, "env_args.episode_limit": 6}
@@ -154,10 +154,7 @@ def test_shipped_lists_are_sound(name, tmp_path):
     """Every phase's settings are known, and the phases it builds on come before it."""
     stages = stages_of(read(name), tmp_path)
     assert len(stages) >= 5
-    for stage in stages:
-        command = configuration.parse(stage.words)
-        if command.verb == "train":
-            configuration.load(command, known_keys())
+    check(stages)
 
 
 def test_phases_share_settings(tmp_path):
@@ -231,11 +228,14 @@ def test_a_mistake_in_a_later_phase_is_said_first_and_can_be_mended(tmp_path):
 
 
 def test_the_shortest_list(tmp_path):
+    """The one in the documentation."""
+    page = Path(__file__).parent.parent / "docs" / "hop.md"
     path = tmp_path / "plan.yaml"
-    plan = ["collect: rules", "pretrain: vae", "train: ppo", "train: hop", "adapt"]
-    path.write_text("env_config: stag_hunt\nphases:\n" + "".join(f"- {phase}\n" for phase in plan))
+    path.write_text(page.read_text().split("```yaml\n")[1].split("```")[0])
     stages = stages_of(read(str(path)), tmp_path)
+    check(stages)
     assert "--config=hop_plus" in stages[1].words
+    assert f"--pool={tmp_path / '3_train_ppo'}" in stages[3].words
     assert f"--checkpoint_path={tmp_path / '4_train_hop'}" in stages[-1].words
     with pytest.raises(UserError, match="before anything is trained"):
         stages_of({"phases": ["adapt"]}, tmp_path)

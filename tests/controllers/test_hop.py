@@ -328,3 +328,27 @@ def test_nothing_is_inferred_beyond_the_gate():
     _, nothing, read = believed(gate_distance=0.5)
     assert not read.any()
     np.testing.assert_allclose(nothing, start)
+
+
+def test_what_is_believed_after_a_step_by_hand():
+    """b(g)·(0.95·π(a | s, g) + 0.05 / choices), normalised; who has left is not followed any more."""
+    env = make("stag_hunt", grid_size=4, hunters=3, hares=2, stags=1)
+    world, _ = env.reset(KEY)
+    world = world._replace(hunting=jnp.array([True, True, False]))
+    seen = env._show(world, jnp.zeros(3))
+    mac = HopMAC(env, {"hop_hidden_dim": 8, "surprise": 0.05})
+    networks, memory = mac.init_networks(KEY), mac.init_memory(None, 1)
+    one = jax.tree.map(lambda x: x[None], (world, seen))
+    action = int(np.flatnonzero(np.asarray(seen.avail_actions[1]))[-1])
+    moves = jnp.array([[0, action, 0]])
+    after, _ = mac.observe(networks, memory, one[1], moves, one[0], one[1], jnp.ones(1, bool))
+
+    np.testing.assert_allclose(memory.belief[0, 1], [0.475 / 2, 0.475 / 2, 0.475, 0.05], rtol=1e-5)
+    choices, likelihood = int(seen.avail_actions[1].sum()), []
+    for goal in mac.goal_features(seen.obs[1]):
+        logits = np.asarray(networks["model"](seen.obs[1], goal, env.goal_features(seen.obs[1])))
+        chances = np.where(seen.avail_actions[1], np.exp(logits - logits.max()), 0)
+        likelihood.append(0.95 * chances[action] / chances.sum() + 0.05 / choices)
+    wanted = np.asarray(memory.belief[0, 1]) * likelihood
+    np.testing.assert_allclose(after.belief[0, 1], wanted / wanted.sum(), rtol=1e-4)
+    np.testing.assert_allclose(after.belief[0, 2], memory.belief[0, 2], rtol=1e-6)
