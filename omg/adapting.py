@@ -78,7 +78,7 @@ def adapt(found: checkpoints.Checkpoint, config: Mapping[str, Any], folder: Path
     agents = jax.tree.map(lambda *x: jnp.stack(x), *player.seeds)
     lots = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(jax.random.key(int(config["seed"])), jnp.arange(seeds))
     programs: dict[Any, Adaptation] = {}
-    with ProgressReport(f"{player.name} adapts", len(everybody)) as progress:
+    with ProgressReport(f"{player.name} adapts", len(everybody), unit="kinds of co-players") as progress:
         for i, others in enumerate(everybody):
             mac = HopMAC(env, config, told=others.aims[0]) if settings.told else player.mac
             # Written rules share a program, unless the agent is told of each what it is after.
@@ -90,7 +90,8 @@ def adapt(found: checkpoints.Checkpoint, config: Mapping[str, Any], folder: Path
                 )  # fmt: skip
             found_out = programs[of].play(agents, others.kind.policies, lots)
             results |= dict(zip(others.names, found_out, strict=True))
-            progress.update(i + 1, 0.0, None)
+            progress.update(i + 1)
+            progress.line()
     folder.mkdir(parents=True, exist_ok=True)
     summary = {name: summarise(env, adapted) for name, adapted in results.items()}
     show(player.name, env, summary)
@@ -225,7 +226,7 @@ def draw(path: Path, results: Mapping[str, Sequence[Adapted]], title: str) -> No
     for i, (name, seeds) in enumerate(results.items()):
         colour = COLOURS[i % len(COLOURS)]
         returns = np.concatenate([s.focal_return for s in seeds], 1)
-        band(panels[0], range(1, len(returns) + 1), returns.T, colour, name)
+        band(panels[0], range(1, len(returns) + 1), returns.T, colour, name, marker="o", markersize=3)
         if believes:
             belief = np.concatenate([_mean(s.goal_belief, 0) for s in seeds])
             band(panels[1], np.linspace(0, 1, MOMENTS), belief, colour, name)
@@ -236,9 +237,11 @@ def draw(path: Path, results: Mapping[str, Sequence[Adapted]], title: str) -> No
     save(figure, path)
 
 
-def band(panel: Any, places: Sequence[float] | np.ndarray, rows: np.ndarray, colour: str, name: str) -> None:
+def band(
+    panel: Any, places: Sequence[float] | np.ndarray, rows: np.ndarray, colour: str, name: str, **look: Any
+) -> None:
     """The mean of the rows, and where it lies with 95 % confidence."""
     mean = _mean(rows, 0)
     margin = 1.96 * np.sqrt(_mean((rows - mean) ** 2, 0) / np.maximum(np.isfinite(rows).sum(0), 1))
-    panel.plot(places, mean, color=colour, label=name, marker="o" if len(places) > MOMENTS else None, markersize=3)
+    panel.plot(places, mean, color=colour, label=name, **look)
     panel.fill_between(places, mean - margin, mean + margin, color=colour, alpha=0.15, linewidth=0)

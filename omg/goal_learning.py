@@ -94,11 +94,11 @@ def pretrain(config: Mapping[str, Any]) -> Path:
         )
     key = jax.random.key(config["seed"])
     curve: list[dict[str, float]] = []
-    with ProgressReport(f"goals of {env.spec.name}", training.vae_updates) as progress:
+    with ProgressReport(f"goals of {env.spec.name}", training.vae_updates, unit="updates") as progress:
 
         def report(done: int, metrics: dict[str, float]) -> None:
             curve.append({"updates": done, **metrics})
-            progress.update(done, 0.0, None)
+            progress.update(done)
 
         start = VAE(card["size"], int(config["vae_hidden_dim"]), settings.goal_latent_dim, key)
         vae = AMLearner(training).train(start, jnp.asarray(rows), jax.random.fold_in(key, 1), report)

@@ -86,12 +86,12 @@ def meet(env: MultiAgentEnv, player: Player, kinds: Sequence[Kind], episodes: in
     subgoals = fill(SubgoalSettings, player.config)
     meetings = [Meeting(env, player.mac, kind, episodes, player.vae, subgoals) for kind in kinds]
     result: list[list[Met]] = []
-    with ProgressReport(title, len(player.seeds) * len(meetings)) as progress:
+    with ProgressReport(title, len(player.seeds) * len(meetings), unit="meetings") as progress:
         for i, agent in enumerate(player.seeds):
             met: list[Met] = []
             for j, meeting in enumerate(meetings):
                 met += meeting.play(agent, jax.random.fold_in(jax.random.key(17), i))
-                progress.update(i * len(meetings) + j + 1, 0.0, None)
+                progress.update(i * len(meetings) + j + 1)
             result.append(sorted(met, key=lambda m: m.member))
     return result
 
@@ -133,13 +133,13 @@ def crossplay(words: Sequence[str], config: Mapping[str, Any], folder: Path) -> 
     if episodes < 1:
         raise UserError(f"test_nepisode is {episodes}; it must be 1 or more.")
     values = np.zeros((len(players), len(players)))
-    with ProgressReport("crossplay", len(players) ** 2) as progress:
+    with ProgressReport("crossplay", len(players) ** 2, unit="pairs") as progress:
         for i, agent in enumerate(players):
             for j, others in enumerate(players):
                 meeting = Meeting(env, agent.mac, others.kind(), episodes, None)
                 met = [meeting.play(one, jax.random.key(17))[0].numbers["return"] for one in agent.seeds]
                 values[i, j] = np.mean(met)
-                progress.update(i * len(players) + j + 1, 0.0, None)
+                progress.update(i * len(players) + j + 1)
     names = _distinct([p.name for p in players])
     folder.mkdir(parents=True, exist_ok=True)
     lines = [",".join(["agent", *names])] + [

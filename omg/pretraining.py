@@ -38,11 +38,11 @@ def pretrain(config: Mapping[str, Any]) -> Path:
     key = jax.random.key(config["seed"])
     curve: list[dict[str, float]] = []
     held_out, data = data[: len(data) // 10], data[len(data) // 10 :]
-    with ProgressReport(f"VAE of {env.spec.name}", settings.vae_updates) as progress:
+    with ProgressReport(f"VAE of {env.spec.name}", settings.vae_updates, unit="updates") as progress:
 
         def report(done: int, metrics: dict[str, float]) -> None:
             curve.append({"updates": done, **metrics})
-            progress.update(done, 0.0, None)
+            progress.update(done)
 
         vae = AMLearner(settings).train(vaes.make(card, key), jnp.asarray(data), jax.random.fold_in(key, 1), report)
     unseen = jnp.asarray(held_out)

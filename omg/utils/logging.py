@@ -96,10 +96,10 @@ class _EventWriter:
 
 
 class ProgressReport:
-    """Steps, rate, return and time left while something long runs."""
+    """How much is done, rate, return and time left while something long runs."""
 
-    def __init__(self, title: str, total: int, done: int = 0):
-        self.title, self.total, self.done = title, total, done
+    def __init__(self, title: str, total: int, done: int = 0, unit: str = "steps"):
+        self.title, self.total, self.done, self.unit = title, total, done, unit
         self.bar: Progress | None = None
         self.text = ""
         if console.is_terminal:
@@ -121,15 +121,18 @@ class ProgressReport:
         if self.bar:
             self.bar.stop()
 
-    def update(self, done: int, rate: float, value: float | None) -> None:
+    def update(self, done: int, rate: float | None = None, value: float | None = None) -> None:
         self.done = done
-        shown = "" if value is None or math.isnan(value) else f" · return {value:.3f}"
-        left = max(self.total - done, 0) / rate if rate > 0 else math.inf
-        self.text = f"{min(done, self.total):,}/{self.total:,} steps · {rate:,.0f}/s{shown}"
+        parts = [f"{min(done, self.total):,}/{self.total:,} {self.unit}"]
+        if rate is not None:
+            parts.append(f"{rate:,.0f}/s")
+        if value is not None and not math.isnan(value):
+            parts.append(f"return {value:.3f}")
+        if self.bar is None and rate is not None:
+            parts.append(f"{_duration(max(self.total - done, 0) / rate if rate > 0 else math.inf)} left")
+        self.text = " · ".join(parts)
         if self.bar:
             self.bar.update(self.task, completed=done, text=self.text)
-        else:
-            self.text += f" · {_duration(left)} left"
 
     def line(self) -> None:
         """A line of its own, where there is no bar to look at."""

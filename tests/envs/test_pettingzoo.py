@@ -142,6 +142,16 @@ def test_different_sizes_are_padded_and_the_dead_masked():
     assert info["agent_rewards"].tolist() == [0, 1]
 
 
+def test_who_dies_as_the_others_run_out_of_time_is_dead():
+    game = PettingZooGame(Duel(max_cycles=2), 4)
+    game.reset()
+    game.step([3, 1])
+    _, over, info = game.step([3, 1])
+    assert over
+    assert info["episode_limit"]
+    assert game.get_alive().tolist() == [False, True], "one has left; the other's time is up"
+
+
 @pytest.mark.parametrize("runner", ["episode", "parallel"])
 def test_a_game_of_pettingzoo_fills_the_same_episodes(runner):
     settings = {"name": "mpe2.simple_tag_v3", "max_cycles": 6}
@@ -169,6 +179,8 @@ def test_a_game_of_pettingzoo_fills_the_same_episodes(runner):
     [
         ({}, "env_args.name=mpe2"),
         ({"name": "mpe2.no_such_v0"}, "parallel_env"),
+        ({"name": ""}, "parallel_env"),
+        ({"name": ".simple"}, "parallel_env"),
         ({"name": "mpe2.simple_tag_v3", "colour": 1}, "does not take"),
         ({"name": "mpe2.simple_tag_v3", "continuous_actions": True}, "discrete"),
         ({"name": "mpe2.simple_tag_v3", "kind": "friendly"}, "cooperative"),
