@@ -193,10 +193,10 @@ def test_who_came_too_late_is_remembered_for_what_it_was_after():
 def test_without_goals_co_players_are_told_by_what_they_see_alone(hunters):
     env, config = hunters
     mac = HopMAC(env, config | {"use_goals": False})
-    networks, (_, shown) = mac.init_networks(KEY), env.reset(KEY)
+    networks, (_, shown) = jax.jit(mac.init_networks)(KEY), env.reset(KEY)
     memory = mac.init_memory(networks, 1)
     world, seen = (jax.tree.map(lambda x: x[None], x) for x in env.reset(KEY))
-    after, _ = mac.observe(networks, memory, seen, jnp.array([[1, 2]]), world, seen, jnp.ones(1, bool))
+    after, _ = jax.jit(mac.observe)(networks, memory, seen, jnp.array([[1, 2]]), world, seen, jnp.ones(1, bool))
     np.testing.assert_allclose(after.belief, memory.belief, rtol=1e-5, err_msg="what fits all goals alike says nothing")
     assert not mac.goal_features(shown.obs).any()
 
@@ -315,7 +315,8 @@ def test_nothing_is_inferred_beyond_the_gate():
         mac = HopMAC(env, {"hop_hidden_dim": 8, **config})
         memory = mac.init_memory(None, 1)
         moves = jnp.array([[0, 3, 2]])
-        after, noted = mac.observe(mac.init_networks(KEY), memory, seen, moves, one, seen, jnp.ones(1, bool))
+        networks = jax.jit(mac.init_networks)(KEY)
+        after, noted = jax.jit(mac.observe)(networks, memory, seen, moves, one, seen, jnp.ones(1, bool))
         return np.asarray(memory.belief[0]), np.asarray(after.belief[0]), np.asarray(noted["inferred"][0])
 
     start, everything, read = believed()
@@ -337,11 +338,11 @@ def test_what_is_believed_after_a_step_by_hand():
     world = world._replace(hunting=jnp.array([True, True, False]))
     seen = env._show(world, jnp.zeros(3))
     mac = HopMAC(env, {"hop_hidden_dim": 8, "surprise": 0.05})
-    networks, memory = mac.init_networks(KEY), mac.init_memory(None, 1)
+    networks, memory = jax.jit(mac.init_networks)(KEY), mac.init_memory(None, 1)
     one = jax.tree.map(lambda x: x[None], (world, seen))
     action = int(np.flatnonzero(np.asarray(seen.avail_actions[1]))[-1])
     moves = jnp.array([[0, action, 0]])
-    after, _ = mac.observe(networks, memory, one[1], moves, one[0], one[1], jnp.ones(1, bool))
+    after, _ = jax.jit(mac.observe)(networks, memory, one[1], moves, one[0], one[1], jnp.ones(1, bool))
 
     np.testing.assert_allclose(memory.belief[0, 1], [0.475 / 2, 0.475 / 2, 0.475, 0.05], rtol=1e-5)
     choices, likelihood = int(seen.avail_actions[1].sum()), []
