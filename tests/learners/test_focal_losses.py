@@ -137,7 +137,8 @@ def test_two_networks_in_one_scan_are_the_two_by_themselves(foraging, batch, tar
     results = []
     for few in (False, True):
         monkeypatch.setattr("omg.utils.device.few_launches", lambda few=few: few)
-        results.append(jax.value_and_grad(loss, argnums=(0, 1))(state.params, other.target))
+        both = jax.jit(lambda params, target: jax.value_and_grad(loss, argnums=(0, 1))(params, target))
+        results.append(both(state.params, other.target))
     for (path, apart), together in zip(jax.tree.leaves_with_path(results[0]), jax.tree.leaves(results[1]), strict=True):
         np.testing.assert_allclose(together, apart, rtol=1e-4, atol=1e-6, err_msg=str(path))
     for gradient in jax.tree.leaves(results[1][1][1]["agent"]):
@@ -151,7 +152,7 @@ def test_chunks_start_from_the_memory_the_network_had_there(foraging, batch, cel
     learner = PPOLearner(foraging.spec, FocalMAC(foraging.spec, config), config)
     params = learner.init(KEY).params
     focal = everybody(batch[0], 2)
-    chunks, told, metrics = learner.prepare(params, {}, focal, jnp.int32(0), KEY)
+    chunks, told, metrics = jax.jit(learner.prepare)(params, {}, focal, jnp.int32(0), KEY)
     assert chunks.inputs.shape[:2] == (5, 3 * 3)
     assert chunks.mask.sum() == focal.filled.sum()
     _, found = learner.policy_loss(params, chunks)
@@ -180,7 +181,7 @@ def test_chunks_of_20_give_what_the_whole_unroll_gives(hunters):
     world, learner, state, episodes = hunters
     n, limit = world.spec.n_agents, world.spec.episode_limit
     focal = everybody(episodes, n)
-    chunks, told, _ = learner.prepare(state.params, {}, focal, jnp.int32(0), KEY)
+    chunks, told, _ = jax.jit(learner.prepare)(state.params, {}, focal, jnp.int32(0), KEY)
     seen = learner.mac.seen(focal)
     for name, memory in (("agent", chunks.agent_memory), ("critic", chunks.critic_memory)):
         whole = learner.mac.unroll_on(state.params[name], seen, told.embedding).outputs[:-1]
