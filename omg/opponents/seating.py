@@ -54,15 +54,12 @@ def open_pool(config: Mapping[str, Any]) -> Pool:
     if config.get("pool") == RULES:
         return _written(config)
     folder = pool_folder(config)
-    if is_run(folder):
-        run = RunPool(folder)
-        run.check_world(config)
-        return run
-    if not (folder / "pool.json").exists():
+    run = is_run(folder)
+    if not run and not (folder / "pool.json").exists():
         usual = Path("results") / "pools" / str(config["env"])
         named = "" if folder == usual else f" --pool={folder}"
         raise UserError(f"there is no pool of opponents in {folder}. Make one: omg pool{named} {env_words(config)}")
-    pool = Pool.load(folder)
+    pool = RunPool(folder) if run else Pool.load(folder)
     pool.check_world(config)
     return pool
 
