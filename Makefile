@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test test-all lint bench clean
+.PHONY: setup demo test test-all lint defaults mutants clean
 
 setup: $(VENV)/.ready
 
@@ -15,7 +15,7 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 	touch $@
 
 demo: setup
-	$(BIN)/omg reproduce foraging --budget=demo --run_dir=demo
+	$(BIN)/omg workflow foraging --budget=demo --run_dir=demo
 
 lint: setup
 	$(BIN)/ruff check .
@@ -27,6 +27,14 @@ test: lint
 
 test-all: lint
 	XLA_FLAGS= $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m ''
+
+# Writes omg/configs/default.yaml from the settings in the code.
+defaults: setup
+	$(BIN)/python -m omg.build
+
+# Changes one term of a loss, target, mask or belief at a time; every change must make a test fail.
+mutants: setup
+	$(BIN)/python benchmarks/mutants.py
 
 clean:
 	rm -rf $(VENV) results demo build dist *.egg-info

@@ -1,4 +1,7 @@
-"""The figures of docs/performance.md: one JSON line per measurement. `python benchmarks/figures.py cpu` or `gpu`."""
+"""Measures the training rates in docs/performance.md and prints one JSON line per row.
+
+`python benchmarks/figures.py cpu` or `python benchmarks/figures.py gpu`.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,12 @@ SETS = {
         "simple_spread, JaxMARL's schedule, GRU 64": SPREAD,
     },
     "gpu": {
-        "1 seed, 64 worlds, 1 update": f"{MANY} --batch_size_run=64",
-        "1 seed, 4096 worlds, 64 updates": f"{MANY} --batch_size_run=4096 --updates_per_iteration=64",
-        "8 seeds, 1024 worlds, 16 updates": f"{MANY} --batch_size_run=1024 --updates_per_iteration=16 --seeds=8",
-        "32 seeds, 1024 worlds, 16 updates": f"{MANY} --batch_size_run=1024 --updates_per_iteration=16 --seeds=32",
-        "1 seed, 8 worlds": f"{EPYMARL} --batch_size_run=8",
-        "8 seeds, 8 worlds each": f"{EPYMARL} --batch_size_run=8 --seeds=8",
+        "1 seed, 64 envs, 1 update": f"{MANY} --batch_size_run=64",
+        "1 seed, 4096 envs, 64 updates": f"{MANY} --batch_size_run=4096 --updates_per_iteration=64",
+        "8 seeds, 1024 envs each, 16 updates": f"{MANY} --batch_size_run=1024 --updates_per_iteration=16 --seeds=8",
+        "32 seeds, 1024 envs each, 16 updates": f"{MANY} --batch_size_run=1024 --updates_per_iteration=16 --seeds=32",
+        "1 seed, 8 envs": f"{EPYMARL} --batch_size_run=8",
+        "8 seeds, 8 envs each": f"{EPYMARL} --batch_size_run=8 --seeds=8",
     },
 }
 

@@ -1,7 +1,7 @@
-"""Does the agent model learn? Its measures with unseen written rules while it trains among others, over 3 seeds.
+"""Measures an agent model with held-out scripted policies while it trains with the training ones (3 seeds).
 
-`python benchmarks/modelling.py iql_omg t_max=250000 env_args.grid_size=12 …` prints a line every twelfth of the way:
-action accuracy, or how often the inferred subgoal hits, beside the same for shuffled guesses.
+`python benchmarks/modelling.py iql_omg t_max=250000 env_args.grid_size=12 …` prints twelve lines over the training:
+action accuracy, or the subgoal hit ratio and the same ratio for shuffled subgoals.
 """
 
 from __future__ import annotations
@@ -17,17 +17,16 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from omg.controllers import RuleMAC
+from omg.artifacts import build_vae, card_of
+from omg.build import StandIns, build
+from omg.commands.pretrain import states_of
+from omg.controllers.scripted_controller import ScriptedMAC
 from omg.envs import make
 from omg.envs.multiagentenv import Spec
-from omg.evaluation.strangers import MODEL, Meeting
+from omg.evaluation.encounters import MODEL, Encounter
 from omg.learners.am_learner import AMLearner, VAESettings
-from omg.learners.subgoals import SubgoalSettings
 from omg.opponents import REGISTRY, SPLITS
-from omg.opponents.pool import Kind
-from omg.parts import StandIns, build
-from omg.pretraining import situations
-from omg.utils import vaes
+from omg.runners import PolicyGroup
 from omg.utils.settings import fill
 from tests.helpers import configuration
 
@@ -35,39 +34,40 @@ DEFAULTS = {"seeds": 3, "batch_size_run": 8, "updates_per_iteration": 8, "length
 POINTS = 12
 
 
-def rules(spec: Spec, names: tuple[str, ...]) -> Kind:
+def scripted(spec: Spec, names: tuple[str, ...]) -> PolicyGroup:
     made = [REGISTRY[spec.name][name](spec) for name in names]
-    return Kind(RuleMAC(spec, *made), jnp.arange(len(names)), tuple(range(len(names))))
+    return PolicyGroup(ScriptedMAC(spec, *made), jnp.arange(len(names)), tuple(range(len(names))))
 
 
-def follow(config: str, world: str = "foraging", **updates: Any) -> None:
-    settings = configuration(config, world, **(DEFAULTS | {"test_nepisode": 8} | updates))
-    env = make(world, **settings["env_args"])
-    known, strangers = (rules(env.spec, names) for names in SPLITS[world])
-    vae = None
+def follow(config: str, env_name: str = "foraging", **updates: Any) -> None:
+    settings = configuration(config, env_name, **(DEFAULTS | {"test_nepisode": 8} | updates))
+    env = make(env_name, **settings["env_args"])
+    known, unseen = (scripted(env.spec, names) for names in SPLITS[env_name])
+    artifacts = {}
     if settings["am_model"] == "omg_am":
-        card, of_vae = vaes.card_of(env.spec, settings), fill(VAESettings, settings)
-        data = jnp.asarray(situations(env, [known], of_vae.vae_episodes, card["obs_is_state"]))
-        fresh = vaes.make(card, jax.random.key(0))
-        vae = AMLearner(of_vae).train(fresh, data, jax.random.key(1), lambda done, metrics: None)
-    parts = build(settings, StandIns([known], vae))
-    meeting = Meeting(env, parts.mac, strangers, 60, vae, fill(SubgoalSettings, settings))
+        card, of_vae = card_of("vae", env.spec, settings), fill(VAESettings, settings)
+        data = jnp.asarray(states_of(env, [known], of_vae.vae_episodes, card["obs_is_state"]))
+        fresh = build_vae(card, jax.random.key(0))
+        artifacts["vae"] = AMLearner(of_vae).train(fresh, data, jax.random.key(1), lambda done, metrics: None)
+    experiment = build(settings, StandIns([known], artifacts))
+    encounter = Encounter(env, experiment.mac, unseen, 60, artifacts.get("vae"))
 
-    state, episode, shown = parts.loop.init(), 0, 0
-    per_call = max(1, parts.settings.t_max // parts.loop.steps_per_iteration // (4 * POINTS))
+    state, episode, shown = experiment.loop.init(), 0, 0
+    per_call = max(1, experiment.settings.t_max // experiment.loop.steps_per_iteration // (4 * POINTS))
     while shown < POINTS:
-        state, _ = parts.loop.run(state, episode, per_call)
-        episode += per_call * parts.loop.collected
+        state, _ = experiment.loop.run(state, episode, per_call)
+        episode += per_call * experiment.loop.collected
         steps = int(np.mean(np.asarray(state.t_env)))
-        if steps < (shown + 1) * parts.settings.t_max / POINTS:
+        if steps < (shown + 1) * experiment.settings.t_max / POINTS:
             continue
         shown += 1
-        acting = parts.learner.acting(state.learner)
-        met = [
-            meeting.play(jax.tree.map(lambda x, i=i: x[i], acting), jax.random.key(i)) for i in range(len(parts.seeds))
+        acting = experiment.learner.acting(state.learner)
+        results = [
+            encounter.play(jax.tree.map(lambda x, i=i: x[i], acting), jax.random.key(i))
+            for i in range(experiment.settings.seeds)
         ]
-        names = ["ep_length", *(name for name in MODEL if name in met[0][0].numbers)]
-        means = {name: [np.mean([m.numbers[name] for m in seed]) for seed in met] for name in names}
+        names = ["ep_length", *(name for name in MODEL if name in results[0][0].numbers)]
+        means = {name: [np.mean([m.numbers[name] for m in seed]) for seed in results] for name in names}
         cells = [f"{name} {np.mean(v):.3f} ({min(v):.3f} to {max(v):.3f})" for name, v in means.items()]
         print(f"{steps:>8,} steps, {int(np.mean(np.asarray(state.learner.updates))):,} updates: " + ", ".join(cells))
 

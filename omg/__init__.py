@@ -1,3 +1,3 @@
-"""OMG: a laboratory for opponent modelling in multi-agent reinforcement learning."""
+"""OMG: opponent modelling in multi-agent reinforcement learning, compiled end to end."""
 
-__version__ = "0.2.0"
+__version__ = "0.5.0"

@@ -1,37 +1,23 @@
-"""From words on the command line to one merged configuration: default → world → algorithm → command line."""
+"""Configurations: YAML files merged default → environment → algorithm → command line."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from omg.utils.settings import UserError, choose, nearest
-from omg.utils.teams import ANYBODY, parse_team, trained_group
+from omg.utils.settings import UserError, choose
+from omg.utils.teams import ANY_MEMBER, parse_team, trained_group
 
-CONFIG_DIR = Path(__file__).parent / "config"
+CONFIG_DIR = Path(__file__).parent / "configs"
 DEFAULT_ALG, DEFAULT_ENV = "iql", "foraging"
-VERBS = (
-    "train",
-    "evaluate",
-    "list",
-    "bench",
-    "pool",
-    "pretrain",
-    "crossplay",
-    "reproduce",
-    "adapt",
-    "collect",
-    "phases",
-)
-TAKES_WORDS = ("pool", "crossplay", "reproduce", "phases")
-"""Verbs that are followed by words of their own."""
-SACRED_COMMANDS = ("print_config", "print_dependencies", "save_config", "print_named_configs")
 
 Config = dict[str, Any]
 
@@ -49,14 +35,21 @@ Loader.add_implicit_resolver(
 
 @dataclass
 class Command:
-    """A command line, taken apart."""
+    """A parsed command line."""
 
     verb: str = "train"
     config: str | None = None
     env_config: str | None = None
     updates: list[tuple[str, Any]] = field(default_factory=list)
+    """Settings in the order they were given; the last one counts."""
     files: list[str] = field(default_factory=list)
+    """YAML files after the word `with`."""
     words: list[str] = field(default_factory=list)
+    """Positional arguments of the verb."""
+    imports: list[str] = field(default_factory=list)
+    """The user's own modules (`--import`)."""
+    trust: bool = False
+    """Files may name modules to import (`--trust`)."""
     help: bool = False
     json: bool = False
 
@@ -64,98 +57,76 @@ class Command:
         """The last value given for a key."""
         return dict(self.updates).get(key, default)
 
+    def typed_keys(self) -> list[str]:
+        """The top-level keys that the user gave."""
+        return [key.split(".")[0] for key, _ in self.updates] + [
+            str(key) for name in self.files for key in read_yaml(Path(name))
+        ]
 
-def parse(words: list[str]) -> Command:
-    """`--config=…`, `--env-config=…`, `--key=value`, `--flag`, a verb, and Sacred's `with a.b=c`, in any order."""
-    command, after_with, verb_given = Command(), False, False
-    for word in words:
-        key, equals, text = word.partition("=")
-        if word in ("-h", "--help", "help"):
-            command.help = True
-        elif word == "with":
-            after_with = True
-        elif key == "--config" or key == "--env-config":
-            if not text:
-                example = "--config=qmix" if key == "--config" else "--env-config=foraging"
-                raise UserError(f"{key} needs a name, as in {example}.")
-            setattr(command, key[2:].replace("-", "_"), text)
-        elif key == "--json":
-            command.json = True
-        elif word.startswith("--"):
-            command.updates.append((key[2:], _value(text) if equals else True))
-        elif equals and after_with:
-            command.updates.append((key, _value(text)))
-        elif after_with and word.endswith((".yaml", ".yml", ".json")):
-            command.files.append(word)
-        elif equals:
-            raise UserError(f"what should {word!r} do? Write --{word}, or put 'with' before it.")
-        elif verb_given and command.verb in TAKES_WORDS:
-            command.words.append(word)
-        elif verb_given:
-            raise UserError(f"unexpected word {word!r}.{nearest(word, (*VERBS, *SACRED_COMMANDS))}")
-        else:
-            command.verb = word
-            verb_given = True
-    if command.verb not in (*VERBS, *SACRED_COMMANDS):
-        known = (*VERBS, *SACRED_COMMANDS)
-        raise UserError(f"unknown command {command.verb!r}.{nearest(command.verb, known)} Known: {', '.join(known)}.")
-    return command
+    def as_words(self) -> list[str]:
+        """The command line that parses to this command."""
+        words = [self.verb, *self.words]
+        words += [f"--config={self.config}"] if self.config else []
+        words += [f"--env-config={self.env_config}"] if self.env_config else []
+        words += [f"--import={name}" for name in self.imports] + (["--trust"] if self.trust else [])
+        words += [f"--{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in self.updates]
+        return words + (["with", *self.files] if self.files else [])
 
 
-def _value(text: str) -> Any:
-    """The text as YAML reads it."""
+def value_of(text: str) -> Any:
+    """A word of the command line, typed as YAML reads it."""
     try:
         return yaml.load(text, Loader)
-    except yaml.YAMLError as error:
-        raise UserError(f"{text!r} is not a value YAML can read.") from error
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise UserError(f"{text[:80]!r} is not a value that YAML can read.") from error
 
 
-def load(command: Command, known_keys: Iterable[str]) -> Config:
-    """The merged configuration of a command. A key that nothing reads is an error."""
+def load(command: Command) -> Config:
+    """The merged configuration of a command."""
     config = read_yaml(CONFIG_DIR / "default.yaml")
     name = command.config or DEFAULT_ALG
     team = name if command.get("multi_algs") is True else None
     if team:
         groups = parse_team(team, available("algs"))
         name = groups[trained_group(groups, command.get("train_alg"), team)].algorithm
-        if name in ANYBODY:
+        if name in ANY_MEMBER:
             raise UserError(f"{name!r} cannot be trained: add --train_alg=… with one of the algorithms in {team}.")
     elif re.match(r"\d+[a-z]", name) and not name.endswith((".yaml", ".yml")):
         raise UserError(f"{name!r} looks like a team of several algorithms: add --multi_algs.")
-    for layer in (named("envs", command.env_config or DEFAULT_ENV), named("algs", name)):
+    env_name = command.env_config or DEFAULT_ENV
+    for layer in (named("envs", env_name), named("algs", name)):
         config = recursive_dict_update(config, layer)
+    config["env_config"] = Path(env_name).stem
     if team:
         config |= {"name": team, "team": team, "train_alg": name}
-    return override(config, command, known_keys)
+    return override(config, command)
 
 
-def override(config: Config, command: Command, known_keys: Iterable[str]) -> Config:
+def override(config: Config, command: Command) -> Config:
     """A configuration with the command line's files and values merged over it."""
     for name in command.files:
-        config = recursive_dict_update(config, read_yaml(Path(name)))
+        content = read_yaml(Path(name))
+        # A file that names the environment brings its settings whole; others change single settings.
+        if "env" in content and isinstance(content.get("env_args"), dict):
+            config = {**config, "env_args": {}}
+        config = recursive_dict_update(config, content)
     for key, value in command.updates:
         config = recursive_dict_update(config, nested(key, value))
-    check_keys(config, known_keys)
     return config
 
 
-def check_keys(config: Mapping[str, Any], known_keys: Iterable[str]) -> None:
-    known = sorted(known_keys)
-    for key in config:
-        if key not in known:
-            hint = nearest(key, known) or " All keys: omg --help."
-            raise UserError(f"unknown key {key!r}.{hint}")
-
-
 def nested(key: str, value: Any) -> Config:
-    """`a.b.c` and a value as a dictionary in a dictionary in a dictionary."""
-    for part in reversed(key.split(".")):
+    """`a.b.c` and a value as nested dictionaries."""
+    parts = key.split(".")
+    if not all(parts):
+        raise UserError(f"{key!r} is not a setting: dots separate names, as in env_args.food=5.")
+    for part in reversed(parts):
         value = {part: value}
     return value
 
 
 def recursive_dict_update(base: Mapping[str, Any], update: Mapping[str, Any]) -> Config:
-    """A copy of `base` in which `update` has the last word, level by level."""
+    """A copy of `base` updated with `update`, level by level."""
     merged = dict(base)
     for key, value in update.items():
         old = merged.get(key)
@@ -164,32 +135,50 @@ def recursive_dict_update(base: Mapping[str, Any], update: Mapping[str, Any]) ->
     return merged
 
 
-def available(kind: str) -> dict[str, Path]:
-    """Configurations by name: `kind` is algs, envs or phases."""
-    return {path.stem: path for path in sorted((CONFIG_DIR / kind).glob("*.yaml"))}
+def available(folder: str) -> dict[str, Path]:
+    """The shipped configurations by name; `folder` is algs, envs or workflows."""
+    return {path.stem: path for path in sorted((CONFIG_DIR / folder).glob("*.yaml"))}
 
 
-def named(kind: str, name: str) -> Config:
-    """A shipped configuration by its name, or anybody's by its path."""
+def named(folder: str, name: str) -> Config:
+    """A shipped configuration by its name, or a file by its path."""
     if name.endswith((".yaml", ".yml")):
         return read_yaml(Path(name))
-    what = {"algs": "config", "envs": "env-config"}[kind]
-    return read_yaml(choose(available(kind), name, what))
+    what = {"algs": "config", "envs": "env-config", "workflows": "workflow"}[folder]
+    return read_yaml(choose(available(folder), name, what))
+
+
+def env_changes(config: Mapping[str, Any]) -> tuple[str, Config]:
+    """The shipped environment configuration nearest to this one, and the settings that differ from it."""
+    own = config.get("env_args") or {}
+    wanted = config.get("env_config")
+    best, changes = str(config["env"]), dict(own)
+    fewest: int | None = None
+    for name, path in available("envs").items():
+        shipped = read_yaml(path)
+        if shipped.get("env") != config["env"]:
+            continue
+        theirs = shipped.get("env_args") or {}
+        changed = {key: own.get(key) for key in sorted({*own, *theirs}) if own.get(key) != theirs.get(key)}
+        if fewest is None or len(changed) < fewest or (len(changed) == fewest and name == wanted):
+            best, changes, fewest = name, changed, len(changed)
+    return best, changes
 
 
 def env_words(config: Mapping[str, Any]) -> str:
-    """The words that say on a command line which world this is: the shipped one that is nearest, and what differs."""
-    own = config.get("env_args") or {}
-    nearest_name, fewest = str(config["env"]), None
-    for name, path in available("envs").items():
-        shipped = read_yaml(path)
-        if shipped.get("env") == config["env"]:
-            theirs = shipped.get("env_args") or {}
-            changed = {key: value for key, value in own.items() if theirs.get(key) != value}
-            if fewest is None or len(changed) < len(fewest):
-                nearest_name, fewest = name, changed
-    words = "".join(f" {shlex.quote(f'env_args.{key}={value}')}" for key, value in sorted((fewest or {}).items()))
-    return f"--env-config={nearest_name}" + (f" with{words}" if words else "")
+    """The command-line words that select this environment."""
+    name, changes = env_changes(config)
+    words = "".join(f" {shlex.quote(f'env_args.{key}={value}')}" for key, value in changes.items())
+    return f"--env-config={name}" + (f" with{words}" if words else "")
+
+
+def env_label(config: Mapping[str, Any]) -> str:
+    """A name for folders: the environment's configuration, and the settings that differ from the shipped ones."""
+    name, changes = env_changes(config)
+    parts = [name, *(f"{key}={value}" for key, value in changes.items())]
+    label = re.sub(r"[^\w.=-]+", "-", "__".join(parts))
+    digest = hashlib.sha256(json.dumps([name, changes], sort_keys=True, default=str).encode()).hexdigest()[:8]
+    return label if len(label) <= 80 else f"{label[:70]}__{digest}"
 
 
 def read_yaml(path: Path) -> Config:
@@ -197,20 +186,21 @@ def read_yaml(path: Path) -> Config:
         content = yaml.load(path.read_text(), Loader)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}.") from error
-    except yaml.YAMLError as error:
-        raise UserError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise UserError(f"{path} is not YAML: {' '.join(str(error).split())[:300]}") from error
     if not isinstance(content, dict):
         raise UserError(f"{path} does not hold settings (key: value).")
     return content
 
 
 def one_line(path: Path) -> str:
-    """What a configuration says of itself: its first comment."""
+    """A configuration's description: its first comment."""
     first = path.read_text().splitlines()[0]
     return first.lstrip("# ").strip() if first.startswith("#") else ""
 
 
-def not_twice(command: Command, why: str) -> None:
+def refuse_layers(command: Command, why: str) -> None:
+    """For commands on a saved model: its configuration is given, only single settings may change."""
     for option, name in (("--config", command.config), ("--env-config", command.env_config)):
         if name:
             raise UserError(f"{option}={name} has no place here: {why}. Single settings may be changed.")

@@ -1,4 +1,4 @@
-"""Compiled programs are kept between test runs, and small games and networks are shared."""
+"""Checks of array shapes and types in the whole suite, a shared compilation cache, and small environments."""
 
 from __future__ import annotations
 
@@ -7,23 +7,31 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-# Compiling is what tests spend their time on: half of it goes into optimising programs that run for a moment.
+# Compilation dominates the time of the suite; half of it goes into optimising programs that run for a moment.
 os.environ.setdefault("XLA_FLAGS", "--xla_llvm_disable_expensive_passes=true --xla_backend_optimization_level=0")
 
-import jax
-import pytest
+from jaxtyping import install_import_hook
 
-from omg.components.episode_buffer import EpisodeBatch, make_scheme
-from omg.controllers import BasicMAC
-from omg.envs import MultiAgentEnv, make
-from omg.envs.jaxmarl_adapter import import_jaxmarl
-from omg.runners import VectorRunner
+import tests.annotations
 
-# Subprocesses started by tests share this cache as well.
-CACHE = Path(__file__).parent.parent / ".pytest_cache" / "xdg"
+# Every annotated array of the package is checked while the tests run. The hook acts on modules imported after it.
+install_import_hook("omg", f"{tests.annotations.__name__}.checked")
+
+import jax  # noqa: E402
+import pytest  # noqa: E402
+
+from omg.components.episode_buffer import EpisodeBatch, make_scheme  # noqa: E402
+from omg.controllers import BasicMAC  # noqa: E402
+from omg.envs import MultiAgentEnv, make  # noqa: E402
+from omg.envs.jaxmarl_adapter import import_jaxmarl  # noqa: E402
+from omg.runners import VectorRunner  # noqa: E402
+
+# Subprocesses started by tests share this cache as well, and so do the runs of benchmarks/mutants.py.
+OTHER_CACHE = os.environ.get("OMG_TEST_CACHE")
+CACHE = Path(OTHER_CACHE or Path(__file__).parent.parent / ".pytest_cache" / "xdg")
 os.environ["XDG_CACHE_HOME"] = str(CACHE)
 jax.config.update("jax_compilation_cache_dir", str(CACHE / "omg-marl" / "xla"))
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0 if OTHER_CACHE else 0.5)
 
 TWO_STEP = {
     "start": {"payoff": [[0, 0], [0, 0]], "next": [["safe", "safe"], ["risky", "risky"]]},
@@ -33,10 +41,10 @@ TWO_STEP = {
 
 
 LONGEST = (
-    "test_strangers_end_to_end.py", "test_phases.py", "test_among_others.py", "test_resume.py", "test_hop.py",
+    "test_partners_end_to_end.py", "test_workflow.py", "test_among_others.py", "test_resume.py", "test_hop.py",
     "test_known_answers.py", "test_training.py",
 )  # fmt: skip
-"""Files that two processes had better not leave for the end."""
+"""Files that run first, so that neither of two processes ends with a long one."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -46,13 +54,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _jaxmarl_imported() -> None:
-    """Once, before any test looks at the streams: something that JaxMARL imports sets them anew."""
+    """Imported once, before any test reads the standard streams: a dependency of JaxMARL replaces them."""
     import_jaxmarl()
 
 
 @pytest.fixture(autouse=True)
-def _none_takes_for_ever(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A test that should have failed at once, and trains instead, ends after five minutes."""
+def _time_limit(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test fails after five minutes, unless it is marked slow."""
     if request.node.get_closest_marker("slow"):
         yield
         return
@@ -77,9 +85,9 @@ def foraging() -> MultiAgentEnv:
     return make("foraging", grid_size=5, food=1, episode_limit=12)
 
 
-def play(env: MultiAgentEnv, worlds: int, seed: int = 0, **config) -> EpisodeBatch:
-    """Episodes of a small random team."""
+def play(env: MultiAgentEnv, envs: int, seed: int = 0, **config) -> EpisodeBatch:
+    """Episodes of a team with an untrained network, one in each of `envs` parallel environments."""
     mac = BasicMAC(env.spec, {"rnn_hidden_dim": 4} | config)
-    runner = VectorRunner(env, mac, *make_scheme(env.spec), worlds)
-    agent = mac.init_agent(jax.random.key(seed))
-    return jax.jit(lambda key: runner.run(agent, jax.numpy.int32(0), key, False))(jax.random.key(seed))[0]
+    runner = VectorRunner(env, mac, *make_scheme(env.spec), envs)
+    params = mac.init_params(jax.random.key(seed))
+    return jax.jit(lambda key: runner.run(params, jax.numpy.int32(0), key, False))(jax.random.key(seed))[0]

@@ -1,60 +1,82 @@
-"""What tests share: a configuration in a line, learning without files, and scripted teams to compare with."""
+"""Shared by tests: a configuration in one line, training without files, and scripted teams to compare with."""
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
+from omg.build import Experiment, args_sanity_check, build, resolve
 from omg.components.episode_buffer import make_scheme
 from omg.config import Command, load
-from omg.controllers import RuleMAC
+from omg.controllers.scripted_controller import ScriptedMAC
 from omg.envs import MultiAgentEnv, make
 from omg.evaluation.metrics import summarise
-from omg.opponents import REGISTRY as rules
-from omg.parts import Parts, args_sanity_check, build, known_keys
+from omg.opponents import REGISTRY as scripted
 from omg.runners import VectorRunner
+from omg.training.loop import TrainState
+from omg.training.trainer import Trainer
 
 
 def configuration(config: str, env_config: str, **updates: Any) -> dict[str, Any]:
+    """The resolved configuration of `omg train`; `env_args__food=2` stands for `env_args.food=2`."""
     words = [(key.replace("__", "."), value) for key, value in updates.items()]
-    merged = load(Command(config=config, env_config=env_config, updates=words), known_keys())
-    return args_sanity_check(merged)[0]
+    command = Command(config=config, env_config=env_config, updates=words)
+    return args_sanity_check(resolve(load(command), command.typed_keys())[0])[0]
 
 
 def learn(config: str, env_config: str, **updates: Any) -> list[float]:
     """Trains for `t_max` steps per seed and returns each seed's mean test return."""
-    parts = build(configuration(config, env_config, **updates))
-    return test_returns(parts, train(parts))
+    experiment = build(configuration(config, env_config, **updates))
+    return test_returns(experiment, train(experiment))
 
 
-def train(parts: Parts) -> Any:
-    state, episode = parts.loop.init(), 0
+def train(experiment: Experiment) -> TrainState:
+    """Trains for `t_max` steps per seed."""
+    state, episode = experiment.loop.init(), 0
     while True:
         t_env = int(np.mean(np.asarray(state.t_env)))
-        if t_env >= parts.settings.t_max:
+        if t_env >= experiment.settings.t_max:
             return state
-        iterations = max(1, (parts.settings.t_max - t_env) // parts.loop.steps_per_iteration)
-        state, _ = parts.loop.run(state, episode, iterations)
-        episode += iterations * parts.loop.collected
+        iterations = max(1, (experiment.settings.t_max - t_env) // experiment.loop.steps_per_iteration)
+        state, _ = experiment.loop.run(state, episode, iterations)
+        episode += iterations * experiment.loop.collected
 
 
-def test_returns(parts: Parts, state: Any) -> list[float]:
-    stats = parts.tester.play(parts.learner.acting(state.learner), 0)
-    return [s["test_return_mean"] for s in summarise(parts.spec, stats, parts.loop.runner.n_seeds)]
+def test_returns(experiment: Experiment, state: TrainState) -> list[float]:
+    """The mean return of `test_nepisode` test episodes of each seed. The state is donated."""
+    _, stats = experiment.loop.test(state, 0, experiment.settings.test_nepisode)
+    summaries = summarise(experiment.spec, stats, experiment.loop.runner.n_seeds)
+    return [summary["test_return_mean"] for summary in summaries]
 
 
 test_returns.__test__ = False  # type: ignore[attr-defined]
 
 
-def scripted_return(env: MultiAgentEnv, rule: str, episodes: int = 512) -> float:
-    """The mean return of a team in which everybody follows the rule."""
-    mac = RuleMAC(env.spec, rules[env.spec.name][rule](env.spec))
+def scripted_return(env: MultiAgentEnv, policy: str, episodes: int = 512) -> float:
+    """The mean return of a team in which all agents follow the same scripted policy."""
+    mac = ScriptedMAC(env.spec, scripted[env.spec.name][policy](env.spec))
     runner = VectorRunner(env, mac, *make_scheme(env.spec), episodes)
-    _, stats = jax.jit(lambda key: runner.run(None, jnp.int32(0), key, True, keep=False))(jax.random.key(0))
+    stats = jax.jit(lambda key: runner.play(None, jnp.int32(0), key, True, keep=False).stats)(jax.random.key(0))
     return float(env.spec.team_reward(stats.agent_returns).mean())
 
 
-__all__ = ["configuration", "learn", "make", "scripted_return", "test_returns", "train"]
+def interrupt_at(monkeypatch: pytest.MonkeyPatch, t_env: int) -> None:
+    """Ctrl-C in the middle of a training run, as soon as it has counted `t_env` environment steps."""
+    count = Trainer._count
+
+    def then_interrupt(trainer: Trainer, *arguments: Any) -> None:
+        count(trainer, *arguments)
+        if trainer.counters.t_env >= t_env:
+            signal.raise_signal(signal.SIGINT)
+
+    # One iteration per call, so that the run stops near this step.
+    monkeypatch.setattr("omg.training.trainer.SECONDS_PER_CALL", 0.0)
+    monkeypatch.setattr(Trainer, "_count", then_interrupt)
+
+
+__all__ = ["configuration", "interrupt_at", "learn", "make", "scripted_return", "test_returns", "train"]

@@ -1,49 +1,53 @@
-"""One agent among others: who is met, who sits where, what changes and what does not."""
+"""One agent among others: which opponents are sampled, which seats they take, what is trained and what is not."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from omg.components.episode_buffer import EpisodeBatch, ReplayBuffer, make_scheme
-from omg.components.focal_batch import everybody, refine
-from omg.controllers import BasicMAC, FocalMAC, RuleMAC
+from omg.build import StandIns, build
+from omg.components.episode_buffer import EpisodeBatch, ReplayBuffer, all_agents, make_scheme, refine
+from omg.controllers import BasicMAC
+from omg.controllers.scripted_controller import ScriptedMAC
 from omg.modules.vae import VAE
-from omg.opponents.pool import Kind, throw_away
-from omg.parts import StandIns, build
-from omg.runners import Opponents, TeamRunner, focal_scheme
+from omg.opponents.pool import untrained
+from omg.runners import Opponents, PolicyGroup, TeamRunner, focal_scheme
 from tests.conftest import play
 from tests.helpers import configuration
 
 SMALL = {
     "rnn_hidden_dim": 4, "batch_size": 2, "buffer_size": 16, "test_nepisode": 4, "batch_size_run": 2,
-    "vae_latent_dim": 3, "vae_hidden_dim": 4, "cond_fc_dim": 3, "cond_rnn_dim": 5, "am_hidden_dim": 4, "H": 3,
     "length_buckets": 1,
+}  # fmt: skip
+SMALL_OMG = {"vae_latent_dim": 3, "vae_hidden_dim": 4, "cond_fc_dim": 3, "cond_rnn_dim": 5, "H": 3}
+SMALL_MODEL = {
+    "iql_am": {"am_hidden_dim": 4}, "iql_liam": {"am_hidden_dim": 4}, "iql_omg": SMALL_OMG, "ppo_omg": SMALL_OMG,
 }  # fmt: skip
 BOARD = {"env_args__grid_size": 5, "env_args__food": 1, "env_args__episode_limit": 12}
 NETWORK = {"rnn_hidden_dim": 4}
 
 
 def stand_ins(env):
-    """Five opponents of two kinds, and a VAE, none of them trained."""
-    learned = throw_away(env.spec, NETWORK, 3)[0]
-    other = throw_away(env.spec, NETWORK | {"policy_model": "idv_rnn"}, 2)[0]._replace(ids=(3, 4))
-    return StandIns([learned, other], VAE(env.spec.obs_size, 4, 3, jax.random.key(5)))
+    """Five opponents of two architectures, and a VAE, all untrained."""
+    shared = untrained(env.spec, NETWORK, 3)[0]
+    individual = untrained(env.spec, NETWORK | {"policy_model": "idv_rnn"}, 2)[0]._replace(ids=(3, 4))
+    return StandIns([shared, individual], {"vae": VAE(env.spec.obs_size, 4, 3, jax.random.key(5))})
 
 
-def focal_parts(config, env, **updates):
-    """Among the stand-ins, on the two-step game: the smallest world with a future."""
-    small = SMALL | ({"buffer_size": 2, "batch_size": 2} if config.startswith("ppo") else {})
+def focal_experiment(config, env, **updates):
+    """Among the stand-ins on the two-step game, the smallest environment with more than one step."""
+    on_policy = {"buffer_size": 2, "batch_size": 2} if config.startswith("ppo") else {}
+    small = SMALL | SMALL_MODEL.get(config, {}) | on_policy
     pool = {"pool": "x"} if config in ("iql", "ppo") else {}
     return build(configuration(config, "two_step", **(small | pool | updates)), stand_ins(env))
 
 
 @pytest.mark.parametrize("config", ["iql", "iql_am", "iql_liam", "iql_omg", "ppo_omg"])
-def test_the_focal_agent_learns_and_nobody_else_changes_by_a_bit(config, two_step):
-    parts = focal_parts(config, two_step)
-    before = jax.device_get((parts.loop.init().learner, parts.loop.runner.policies))
-    state, totals = parts.loop.run(parts.loop.init(), 0, 4)
-    after = jax.device_get((state.learner, parts.loop.runner.policies))
+def test_the_focal_agent_learns_and_the_opponents_parameters_stay_identical(config, two_step):
+    experiment = focal_experiment(config, two_step)
+    before = jax.device_get((experiment.loop.init().learner, experiment.loop.runner.policies))
+    state, totals = experiment.loop.run(experiment.loop.init(), 0, 4)
+    after = jax.device_get((state.learner, experiment.loop.runner.policies))
     assert int(totals.updates) > 0
     assert all(np.isfinite(value) for value in jax.tree.leaves(totals.metrics))
     for a, b in zip(jax.tree.leaves(before[1]), jax.tree.leaves(after[1]), strict=True):
@@ -59,66 +63,67 @@ def test_the_focal_agent_learns_and_nobody_else_changes_by_a_bit(config, two_ste
             np.testing.assert_array_equal(a, b)
 
 
-def team_runner(env, kinds, worlds, **config):
-    focal = FocalMAC(env.spec, NETWORK | config)
-    opponents = (Opponents(tuple(range(1, env.spec.n_agents)), tuple(kinds)),)
+def team_runner(env, policy_groups, envs, **config):
+    focal = BasicMAC(env.spec, NETWORK | config)
+    opponents = (Opponents(tuple(range(1, env.spec.n_agents)), tuple(policy_groups)),)
     scheme, groups = make_scheme(env.spec)
-    return focal, TeamRunner(env, focal, (0,), opponents, scheme, groups, worlds)
+    return focal, TeamRunner(env, focal, (0,), opponents, scheme, groups, envs)
 
 
-def test_every_member_is_met_equally_often(two_step):
-    """Kinds of different sizes: each member's share of the worlds is the same."""
-    learned = throw_away(two_step.spec, NETWORK, 3)[0]
-    rules = [lambda obs, avail, seat, key, a=a: jnp.int32(a) for a in (0, 1)]
-    kinds = [learned, Kind(RuleMAC(two_step.spec, *rules), jnp.arange(2), (3, 4))]
-    focal, runner = team_runner(two_step, kinds, worlds=2)
-    agent = {"agent": focal.init_agent(jax.random.key(0))}
-    meet = jax.jit(lambda key, i: runner.run(agent, jnp.int32(0), key, False, keep=False, number=i)[1].members)
-    met = np.concatenate([np.asarray(meet(jax.random.key(i), i))[:, 0] for i in range(1500)])
-    shares = np.bincount(met, minlength=5) / len(met)
+def test_every_member_is_sampled_equally_often(two_step):
+    """Architecture groups of different sizes: each member has the same share of the environments."""
+    networks = untrained(two_step.spec, NETWORK, 3)[0]
+    policies = [lambda obs, avail, seat, key, a=a: jnp.int32(a) for a in (0, 1)]
+    groups = [networks, PolicyGroup(ScriptedMAC(two_step.spec, *policies), jnp.arange(2), (3, 4))]
+    focal, runner = team_runner(two_step, groups, envs=2)
+    params = focal.init_params(jax.random.key(0))
+    sample = jax.jit(lambda key, i: runner.run(params, jnp.int32(0), key, False, number=i)[1].members)
+    members = np.concatenate([np.asarray(sample(jax.random.key(i), i))[:, 0] for i in range(1500)])
+    shares = np.bincount(members, minlength=5) / len(members)
     # Two different members share each of 1500 collections: the standard error of a share is about 0.008.
     np.testing.assert_allclose(shares, 0.2, atol=0.03)
 
 
-def test_slot_k_holds_what_the_focal_agent_did_in_seat_k(two_step):
-    """The focal network always takes action 1, everybody else action 0: the marks must agree with the actions."""
-    always = RuleMAC(two_step.spec, lambda obs, avail, seat, key: jnp.int32(0))
-    focal, runner = team_runner(two_step, [Kind(always, jnp.zeros(1, jnp.int32), (0,))], worlds=3)
-    network = focal.init_agent(jax.random.key(0))
-    stubborn = jax.tree.map(jnp.zeros_like, network)
-    stubborn = jax.tree_util.tree_map_with_path(
-        lambda path, x: jnp.array([0.0, 1.0]) if "fc2" in str(path) and x.ndim == 1 else x, stubborn
+def test_seat_k_of_a_refined_batch_holds_the_focal_agents_actions_in_seat_k(two_step):
+    """The focal network always takes action 1, the opponents action 0: `agent_idx` must agree with the actions."""
+    always = ScriptedMAC(two_step.spec, lambda obs, avail, seat, key: jnp.int32(0))
+    focal, runner = team_runner(two_step, [PolicyGroup(always, jnp.zeros(1, jnp.int32), (0,))], envs=3)
+    constant = jax.tree.map(jnp.zeros_like, focal.init_params(jax.random.key(0)))
+    constant = jax.tree_util.tree_map_with_path(
+        lambda path, x: jnp.array([0.0, 1.0]) if "fc2" in str(path) and x.ndim == 1 else x, constant
     )
-    batch, _ = runner.run({"agent": stubborn}, jnp.int32(0), jax.random.key(1), test_mode=True)
+    batch, stats = runner.run(constant, jnp.int32(0), jax.random.key(1), test_mode=True)
     idx, actions, filled = (np.asarray(batch[name]) for name in ("agent_idx", "actions", "filled"))
     assert idx[:, 0].tolist() == [0, 0, 0, 1, 1, 1]
     for episode in range(6):
         taken = actions[episode][filled[episode]]
         assert (taken[:, idx[episode, 0]] == 1).all()
         assert (taken[:, 1 - idx[episode, 0]] == 0).all()
-    slots = refine(batch, 2)
-    assert (np.asarray(slots.actions)[np.asarray(slots.filled) > 0] == 1).all()
-    assert (np.asarray(slots.others_actions)[np.asarray(slots.filled) > 0] == 0).all()
+    refined = refine(batch, 2)
+    assert (np.asarray(refined.actions)[np.asarray(refined.filled) > 0] == 1).all()
+    assert (np.asarray(refined.others_actions)[np.asarray(refined.filled) > 0] == 0).all()
+    own = np.take_along_axis(np.asarray(stats.agent_returns), idx[:, 0, None].astype(int), 1)[:, 0]
+    np.testing.assert_array_equal(stats.focal_returns, own)
 
 
 def test_regrouping_takes_each_agents_own_numbers(foraging):
     batch = play(foraging, 4, seed=3)
     marked = EpisodeBatch({**batch.data, "agent_idx": jnp.array([[0], [0], [1], [1]], jnp.int8)}, batch.scales)
-    slots = refine(marked, 2)
+    refined = refine(marked, 2)
     for seat, episode, row in ((0, 0, 0), (0, 1, 1), (1, 2, 0), (1, 3, 1)):
-        np.testing.assert_array_equal(slots.obs[row, :, seat], batch.obs[episode, :, seat])
-        np.testing.assert_array_equal(slots.reward[row, :, seat], batch.reward[episode, :, seat])
-        np.testing.assert_array_equal(slots.others_obs[row, :, seat, 0], batch.obs[episode, :, 1 - seat])
-        np.testing.assert_array_equal(slots.filled[row, :, seat], batch.filled[episode])
-        np.testing.assert_array_equal(slots.state[row, :, seat], batch.state[episode])
-    whole = everybody(batch, 2)
+        np.testing.assert_array_equal(refined.obs[row, :, seat], batch.obs[episode, :, seat])
+        np.testing.assert_array_equal(refined.reward[row, :, seat], batch.reward[episode, :, seat])
+        np.testing.assert_array_equal(refined.others_obs[row, :, seat, 0], batch.obs[episode, :, 1 - seat])
+        np.testing.assert_array_equal(refined.filled[row, :, seat], batch.filled[episode])
+        np.testing.assert_array_equal(refined.state[row, :, seat], batch.state[episode])
+    whole = all_agents(batch, 2)
     np.testing.assert_array_equal(whole.others_actions[:, :, 0, 0], batch.actions[:, :, 1])
     np.testing.assert_array_equal(whole.others_actions[:, :, 1, 0], batch.actions[:, :, 0])
 
 
 def test_a_sample_has_as_many_episodes_of_every_seat(foraging):
     scheme, groups = make_scheme(foraging.spec)
-    focal = FocalMAC(foraging.spec, NETWORK)
+    focal = BasicMAC(foraging.spec, NETWORK)
     buffer = ReplayBuffer(scheme | focal_scheme(focal), groups, 24, 13)
     store = buffer.init()
     marks = jnp.tile(jnp.repeat(jnp.arange(2, dtype=jnp.int8), 4), 3)[:, None]
@@ -129,11 +134,11 @@ def test_a_sample_has_as_many_episodes_of_every_seat(foraging):
 
 
 @pytest.mark.parametrize("am_model", ["base_am", "liam_am", "omg_am"])
-def test_inference_cannot_see_what_the_others_hold(am_model, foraging):
-    """The state of the world and whatever the others see and do may change: the embedding stays."""
-    mac = FocalMAC(foraging.spec, {"am_model": am_model, **NETWORK, "obs_is_state": False})
-    params = {"agent": mac.init_agent(jax.random.key(0)), **mac.am.init(jax.random.key(1))}
-    batch = everybody(play(foraging, 2, seed=3), 2)
+def test_inference_depends_on_the_agents_own_observations_only(am_model, foraging):
+    """Changing the global state and the others' observations, actions and rewards does not change the embedding."""
+    mac = BasicMAC(foraging.spec, {"am_model": am_model, **NETWORK, "obs_is_state": False})
+    params = mac.init_params(jax.random.key(0))
+    batch = all_agents(play(foraging, 2, seed=3), 2)
     other = batch._replace(
         state=batch.state + 1, others_obs=batch.others_obs + 1, others_actions=1 - batch.others_actions,
         reward=batch.reward + 1,
@@ -142,16 +147,16 @@ def test_inference_cannot_see_what_the_others_hold(am_model, foraging):
     np.testing.assert_array_equal(infer(batch), infer(other))
     own = batch._replace(obs=batch.obs + 1)
     assert (np.asarray(infer(batch)) != np.asarray(infer(own))).any()
-    by_choice = FocalMAC(foraging.spec, {"am_model": "omg_am", **NETWORK, "obs_is_state": True})
+    by_choice = BasicMAC(foraging.spec, {"am_model": "omg_am", **NETWORK, "obs_is_state": True})
     assert (np.asarray(by_choice.seen(batch).s) != np.asarray(by_choice.seen(other).s)).all()
 
 
 @pytest.mark.parametrize("am_model", ["none_am", "base_am", "liam_am", "omg_am"])
-def test_acting_step_by_step_infers_what_a_whole_unroll_does(am_model, foraging):
-    mac = FocalMAC(foraging.spec, {"am_model": am_model, **NETWORK})
-    params = {"agent": mac.init_agent(jax.random.key(0)), **mac.am.init(jax.random.key(1))}
+def test_inference_step_by_step_equals_inference_along_whole_episodes(am_model, foraging):
+    mac = BasicMAC(foraging.spec, {"am_model": am_model, **NETWORK})
+    params = mac.init_params(jax.random.key(0))
     episodes = play(foraging, 2, seed=3)
-    batch = everybody(episodes, 2)
+    batch = all_agents(episodes, 2)
     seen = mac.seen(batch)
     whole = mac.infer_all(params, seen, batch).embedding
     memory = mac.init_memory(params, 2).model
@@ -161,56 +166,60 @@ def test_acting_step_by_step_infers_what_a_whole_unroll_does(am_model, foraging)
         np.testing.assert_allclose(embedding, whole[t], rtol=1e-4, atol=1e-5)
 
 
-def test_a_rule_of_several_is_the_one_that_was_asked_for(foraging):
-    rules = [lambda obs, avail, seat, key, a=a: jnp.int32(a) + seat for a in (0, 2)]
-    mac = RuleMAC(foraging.spec, *rules)
+def test_the_index_chooses_among_several_scripted_policies(foraging):
+    policies = [lambda obs, avail, seat, key, a=a: jnp.int32(a) + seat for a in (0, 2)]
+    mac = ScriptedMAC(foraging.spec, *policies)
     _, seen = jax.vmap(foraging.reset)(jax.random.split(jax.random.key(0), 3))
     for number in (0, 1):
         actions, _ = mac.select_actions(jnp.int32(number), seen, mac.init_memory(None, 3), 0, jax.random.key(0), True)
         assert np.asarray(actions).tolist() == [[2 * number, 2 * number + 1]] * 3
 
 
-def test_what_was_inferred_before_starts_the_next_episode(two_step):
-    """First meetings start from nothing, second ones from the first's summary, and both are learned from."""
-    parts = focal_parts("iql_omg", two_step, carry_over=True)
-    assert parts.loop.collected == 2 * 2 * 2
-    state, totals = parts.loop.run(parts.loop.init(), 0, 2)
+def test_carry_over_starts_the_second_episode_of_an_encounter_from_the_first_ones_embedding(two_step):
+    """First episodes start from zeros, second ones from the first's mean embedding, and both are learned from."""
+    experiment = focal_experiment("iql_omg", two_step, carry_over=True)
+    assert experiment.loop.collected == 2 * 2 * 2
+    state, totals = experiment.loop.run(experiment.loop.init(), 0, 2)
     assert totals.episodes == 16
     prior = np.asarray(state.replay["prior"])
     assert prior.shape == (16, 1, 3)
-    # Seat after seat: two first meetings, then two second ones with the same others.
+    # Seat after seat: two first episodes, then two second ones with the same opponents.
     second = np.tile([False, False, True, True], 4)
     assert (prior[~second] == 0).all()
     assert (prior[second] != 0).any(-1).all()
-    one, other = (parts.mac.am.init_memory(state.learner.params, jnp.full((1, 1, 3), x)) for x in (0.0, 1.0))
+    one, other = (experiment.mac.am.init_memory(state.learner.params, jnp.full((1, 1, 3), x)) for x in (0.0, 1.0))
     assert (np.asarray(one) == 0).all()
     assert (np.asarray(one) != np.asarray(other)).any()
 
 
-def test_a_summary_is_the_mean_over_the_episodes_own_steps(foraging):
-    """Worlds that ended early go on being stepped until the last one ends: nothing of that may count."""
-    mac = FocalMAC(foraging.spec, {"am_model": "omg_am", "carry_over": True, **NETWORK})
-    params = {"agent": mac.init_agent(jax.random.key(0)), **mac.am.init(jax.random.key(1))}
-    batch = everybody(play(foraging, 6, seed=3), 2)._replace(prior=jnp.zeros((6, 2, mac.prior_size)))
+def test_the_mean_embedding_averages_over_an_episodes_own_steps(foraging):
+    """Environments that ended early are stepped until the last one ends: those steps must not count."""
+    mac = BasicMAC(foraging.spec, {"am_model": "omg_am", "carry_over": True, **NETWORK})
+    params = mac.init_params(jax.random.key(0))
+    batch = all_agents(play(foraging, 6, seed=3), 2)._replace(prior=jnp.zeros((6, 2, mac.prior_size)))
     lengths = np.asarray(batch.filled).sum(1)
     assert lengths.min() < lengths.max()
     inferred = np.asarray(mac.infer_all(params, mac.seen(batch), batch).embedding)
-    left = np.asarray(mac.summary(params, batch))
+    carried = np.asarray(mac.mean_embedding(params, batch))
     for row in range(6):
         own = inferred[: int(lengths[row, 0]), row, 0]
-        np.testing.assert_allclose(left[row, 0], own.mean(0), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(carried[row, 0], own.mean(0), rtol=1e-4, atol=1e-5)
 
 
-def test_tests_meet_everyone_and_seeds_meet_the_same_kinds(two_step):
-    parts = focal_parts("iql", two_step, test_nepisode=20)
-    stats = parts.tester.play(parts.learner.acting(parts.loop.init().learner), 0)
+def test_a_test_plays_every_member_equally_often(two_step):
+    experiment = focal_experiment("iql", two_step)
+    state = experiment.loop.init()
+    of_networks = experiment.loop.evaluate(experiment.learner.acting(state.learner), 0, 20)
+    _, stats = experiment.loop.test(state, 0, 20)
     assert np.bincount(stats.members[:, 0]).tolist() == [4] * 5
+    assert np.bincount(of_networks.members[:, 0]).tolist() == [4] * 5
+    for a, b in zip(stats, of_networks, strict=True):
+        jax.tree.map(np.testing.assert_array_equal, a, b)
 
 
-def test_members_act_alike_alone_and_seated_among_others(foraging):
-    """A frozen network of its own per seat gives the same actions through the team as in a team of its own."""
+def test_a_network_per_seat_acts_the_same_alone_in_its_seat_and_in_a_whole_team(foraging):
     mac = BasicMAC(foraging.spec, NETWORK | {"policy_model": "idv_rnn"})
-    agent = mac.init_agent(jax.random.key(3))
+    agent = mac.init_params(jax.random.key(3))
     _, seen = jax.vmap(foraging.reset)(jax.random.split(jax.random.key(0), 4))
     together, _ = mac.select_actions(agent, seen, mac.init_memory(agent, 4), jnp.int32(0), jax.random.key(0), True)
     for seat in range(2):

@@ -1,4 +1,4 @@
-"""The command line as a person meets it: runs, their files, evaluation, and what bad input gets."""
+"""The command line as a user sees it: runs, their files, evaluation, and the answers to bad input."""
 
 import json
 import os
@@ -6,13 +6,20 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import pytest
 import yaml
 
 from omg.cli import main
-from omg.reproducing import BUDGETS, Comparison, Stage, stages
-from omg.reproducing import _side_by_side as side_by_side
+from omg.commands import workflow
+from omg.commands.workflow import Stage
+from omg.config import Command
+from omg.controllers.scripted_controller import ScriptedMAC
+from omg.envs import make
+from omg.evaluation.replay import save_replay
+from omg.opponents import REGISTRY as scripted
 from omg.utils import checkpoints
+from omg.utils.jobs import run_jobs
 
 SMALL = ["--rnn_hidden_dim=8", "--use_tensorboard=false"]
 QUICK = [*SMALL, "--config=vdn", "--env-config=climbing", "--t_max=200", "--test_interval=100", "--log_interval=50"]
@@ -21,14 +28,14 @@ FORAGING = [*SMALL, "--config=iql", "--env-config=foraging", "--length_buckets=1
 
 @pytest.fixture(scope="module")
 def run_dir(tmp_path_factory):
-    """A finished run, for the tests that only look at it."""
+    """A finished run, for tests that only read it."""
     folder = tmp_path_factory.mktemp("runs") / "finished"
     words = [*QUICK, f"--run_dir={folder}", "--use_tensorboard=true", "--save_model_interval=50"]
     assert main(words) == 0
     return folder
 
 
-def test_a_run_leaves_its_files(run_dir):
+def test_a_run_writes_its_files(run_dir):
     names = {p.name for p in run_dir.iterdir()}
     assert {
         "config.yaml",
@@ -48,7 +55,7 @@ def test_a_run_leaves_its_files(run_dir):
     assert json.loads((run_dir / "sacred/1/run.json").read_text())["status"] == "COMPLETED"
 
 
-def test_logged_points_rise_and_hold_tests(run_dir):
+def test_logged_points_ascend_and_contain_tests(run_dir):
     points = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     steps = [p["t_env"] for p in points]
     assert steps == sorted(set(steps))
@@ -56,7 +63,7 @@ def test_logged_points_rise_and_hold_tests(run_dir):
     assert all("loss" in p for p in points if p["t_env"] >= 50)
 
 
-def test_the_newest_checkpoints_stay(run_dir):
+def test_the_newest_checkpoints_are_kept(run_dir):
     assert checkpoints.steps_in(run_dir / "checkpoints") == [100, 150, 200]
     names = {p.name for p in (run_dir / "checkpoints/200").iterdir()}
     assert {"agent.safetensors", "mixer.safetensors", "opt.safetensors", "checkpoint.json"} <= names
@@ -71,14 +78,14 @@ def test_the_last_line_is_the_folder_and_evaluation_repeats_the_test(run_dir, ca
     assert summary["test_return_mean"] == trained["test_return_mean"]
 
 
-def test_a_saved_model_is_not_given_another_configuration(run_dir, capsys):
+def test_a_saved_model_keeps_its_configuration(run_dir, capsys):
     assert main(["evaluate", f"--checkpoint_path={run_dir}", "--config=qmix"]) == 2
     assert "has no place here" in capsys.readouterr().err
     assert main(["evaluate", f"--checkpoint_path={run_dir}", "--load_step=last"]) == 2
     assert "load_step takes a whole number" in capsys.readouterr().err
 
 
-def test_load_step_picks_the_nearest_checkpoint(run_dir):
+def test_load_step_selects_the_nearest_checkpoint(run_dir):
     assert checkpoints.find(run_dir, 120).t_env == 100
     assert checkpoints.find(run_dir, 0).t_env == 200
 
@@ -93,7 +100,7 @@ def test_a_new_run_starts_from_a_saved_model(run_dir, tmp_path):
     assert points[0]["test_return_mean"] == trained["test_return_mean"]
 
 
-def test_several_seeds_are_reported_one_by_one_and_together(tmp_path):
+def test_several_seeds_are_reported_each_and_on_average(tmp_path):
     assert main([*QUICK, f"--run_dir={tmp_path / 'r'}", "--seeds=3", "--seed=5", "--save_model=false"]) == 0
     summary = json.loads((tmp_path / "r/summary.json").read_text())
     assert [s["seed"] for s in summary["seeds"]] == [5, 6, 7]
@@ -101,13 +108,19 @@ def test_several_seeds_are_reported_one_by_one_and_together(tmp_path):
     assert summary["test_return_mean"] == pytest.approx(mean)
 
 
-def test_a_replay_is_a_moving_picture(tmp_path):
+def test_save_replay_writes_an_animation_of_the_environment(tmp_path):
     from PIL import Image
 
     words = [*FORAGING, f"--run_dir={tmp_path / 'r'}", "--save_replay", "--test_interval=1000", "--test_nepisode=4"]
     assert main(words) == 0
-    with Image.open(tmp_path / "r/replay.gif") as picture:
-        assert picture.n_frames > 1
+    env = make("foraging")
+    nearest_food = ScriptedMAC(env.spec, scripted["foraging"]["nearest_food"](env.spec))
+    save_replay(env, nearest_food, None, jax.random.key(0), tmp_path / "scripted.gif")
+    with Image.open(tmp_path / "r/replay.gif") as trained, Image.open(tmp_path / "scripted.gif") as other:
+        assert trained.format == "GIF"
+        assert trained.size == other.size
+        # An agent that moves at every step is seen at every step; equal frames are stored once.
+        assert other.n_frames > 5
 
 
 def test_print_config_and_list_and_help(capsys):
@@ -117,58 +130,63 @@ def test_print_config_and_list_and_help(capsys):
     assert "qmix" in out
     assert "two_step" in out
     assert main(["--help"]) == 0
+    assert "workflow" in capsys.readouterr().out
+    assert main(["train", "--help"]) == 0
     assert "batch_size_run" in capsys.readouterr().out
 
 
-def test_bench_prints_the_promised_keys(capsys, monkeypatch):
-    monkeypatch.setattr("omg.bench.SECONDS", 0.05)
-    assert main(["bench", "--json", *SMALL, "--config=vdn", "--env-config=climbing", "--bench_worlds=4"]) == 0
+def test_bench_prints_its_documented_keys(capsys, monkeypatch):
+    monkeypatch.setattr("omg.commands.bench.SECONDS", 0.05)
+    assert main(["bench", "--json", *SMALL, "--config=vdn", "--env-config=climbing", "--bench_envs=4"]) == 0
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     for key in ("env_steps_per_second_env", "env_steps_per_second_train", "updates_per_second"):
         assert result[key] > 0
 
 
-def test_what_can_be_mended_is_mended_and_said(tmp_path, capsys):
+def test_settings_that_can_be_adjusted_are_adjusted_with_a_notice(tmp_path, capsys):
     words = [*QUICK, "--use_cuda", "--batch_size_run=3", "--test_nepisode=7", f"--run_dir={tmp_path / 'r'}"]
     assert main([*words, "--buffer_size=50", "--save_model=false"]) == 0
     said = capsys.readouterr().err
     assert "no GPU here" in said
+    assert "buffer_size 50 → 48" in said
     config = yaml.safe_load((tmp_path / "r/config.yaml").read_text())
-    assert (config["test_nepisode"], config["buffer_size"]) == (6, 48)
+    # Seven episodes are played, although three environments run in parallel.
+    assert (config["test_nepisode"], config["buffer_size"]) == (7, 48)
+    assert json.loads((tmp_path / "r/summary.json").read_text())["test_nepisode"] == 7
 
 
 BAD = {
     "unknown config": (["--config=qmxi"], "qmix"),
-    "unknown world": (["--env-config=forage"], "foraging"),
+    "unknown environment": (["--env-config=forage"], "foraging"),
     "unknown key": (["--bach_size=3"], "batch_size"),
     "unknown flag": (["--save_repla"], "save_replay"),
-    "unknown world setting": (["with", "env_args.gridsize=9"], "grid_size"),
+    "unknown environment setting": (["with", "env_args.gridsize=9"], "grid_size"),
     "unknown learner": (["--learner=q_lerner"], "q_learner"),
     "wrong type": (["--t_max=soon"], "t_max takes a whole number"),
-    "wrong type inside": (["with", "env_args.food=many"], "env_args.food takes a whole number"),
+    "wrong type of a nested setting": (["with", "env_args.food=many"], "env_args.food takes a whole number"),
     "batch larger than buffer": (["--batch_size=99", "--buffer_size=50"], "batch_size (99)"),
-    "nothing to do": (["--t_max=0"], "t_max is 0"),
-    "less than nothing": (["--t_max=-5"], "t_max is -5"),
-    "no checkpoint there": (["--checkpoint_path=nowhere"], "no such folder"),
+    "no steps": (["--t_max=0"], "t_max is 0"),
+    "a negative number of steps": (["--t_max=-5"], "t_max is -5"),
+    "a missing checkpoint": (["--checkpoint_path=nowhere"], "no such folder"),
     "buffer too large": (["--buffer_size=2000000000", "--buffer_gib=1000000"], "largest that fits"),
-    "no picture of that": (["--env-config=climbing", "--save_replay"], "without --save_replay"),
-    "no MongoDB client": (["--env-config=climbing", "--mongo_url=mongodb://localhost"], "omg-marl[mongo]"),
-    "resume what": (["--resume"], "--run_dir=DIR"),
+    "an environment without images": (["--env-config=climbing", "--save_replay"], "without --save_replay"),
+    "no MongoDB client": (["--env-config=climbing", "--mongo_url=mongodb://localhost"], "pip install pymongo"),
+    "resume without a folder": (["--resume"], "--run_dir=DIR"),
     "an impossible board": (["with", "env_args.food=50"], "at most"),
-    "a continuous world": (["--env-config=jaxmarl", "with", "env_args.name=MPE_simple_facmac_v1"], "discrete"),
-    "no pool yet": (["--config=iql_am"], "omg pool --env-config=foraging"),
-    "a team without the word for it": (["--config=1iql1iql_omg"], "--multi_algs"),
-    "a team that is none": (["--config=1iql1qmxi", "--multi_algs"], "Did you mean 'qmix'"),
+    "continuous actions": (["--env-config=jaxmarl", "with", "env_args.name=MPE_simple_facmac_v1"], "discrete"),
+    "no pool": (["--config=iql_am"], "omg pool --env-config=foraging"),
+    "a team without --multi_algs": (["--config=1iql1iql_omg"], "--multi_algs"),
+    "a team of an unknown algorithm": (["--config=1iql1qmxi", "--multi_algs"], "Did you mean 'qmix'"),
     "a team too large": (["--config=4iql3qmix1iql_am", "--multi_algs"], "4 + 3 + 1 = 8 agents, but foraging has 2"),
-    "a team whose learner has no seat": (["--config=1iql1iql_am", "--multi_algs", "--train_alg=vdn"], "no seat"),
+    "a trained algorithm without a seat": (["--config=1iql1iql_am", "--multi_algs", "--train_alg=vdn"], "no seat"),
     "a team learner among others": (["--config=1iql1qmix", "--multi_algs"], "learns for a whole team"),
     "an unknown subgoal mode": (["--config=iql_omg", "--subgoal_mode=optimal"], "subgoal_mode takes 'optimistic'"),
-    "an unknown JaxMARL world": (["--env-config=jaxmarl", "with", "env_args.name=MPE_simple_sprea_v3"], "spread"),
+    "an unknown JaxMARL environment": (["--env-config=jaxmarl", "with", "env_args.name=MPE_simple_sprea_v3"], "spread"),
 }
 
 
 @pytest.mark.parametrize("case", sorted(BAD))
-def test_bad_input_gets_one_sentence_and_leaves_nothing(case, tmp_path, capsys, monkeypatch):
+def test_bad_input_is_answered_with_one_sentence_and_writes_nothing(case, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words, complaint = BAD[case]
     assert main(["train", *words]) == 2
@@ -178,42 +196,48 @@ def test_bad_input_gets_one_sentence_and_leaves_nothing(case, tmp_path, capsys, 
     assert list(tmp_path.iterdir()) == []
 
 
-ELSEWHERE = {
-    "a pool of what": (["pool", "list"], "omg pool show"),
-    "a pool that is not there": (["pool", "show"], "there is no pool"),
-    "a rule that is none": (["pool", "--pool_rules=[nearest_foot]"], "nearest_food"),
+OTHER_VERBS = {
+    "an unknown word after pool": (["pool", "list"], "omg pool show"),
+    "a pool that does not exist": (["pool", "show"], "there is no pool"),
+    "an unknown scripted policy": (["pool", "--pool_rules=[nearest_foot]"], "nearest_food"),
     "seen and unseen": (["pool", "--pool_algs=[iql]", "--pool_test_algs=[iql]"], "cannot both train and be unseen"),
-    "a modeller in the pool": (["pool", "--pool_algs=[iql_omg]"], "take iql"),
+    "an agent model in the pool": (["pool", "--pool_algs=[iql_omg]"], "take iql"),
     "stages beyond the end": (["pool", "--pool_stages=[2]"], "above 0 and up to 1"),
-    "states of whom": (["pretrain", "--config=iql_omg"], "omg pool --env-config=foraging"),
+    "pre-training without a pool": (["pretrain", "--config=iql_omg"], "omg pool --env-config=foraging"),
     "crossplay of one": (["crossplay", "nearest_food"], "two or more"),
-    "crossplay with nobody": (["crossplay", "nearest_foot", "slow"], "nearest_food"),
-    "adapt whom": (["adapt"], "adapt needs a model"),
-    "phases of what": (["phases"], "name of a list"),
-    "phases that are not there": (["phases", "hop_pluss"], "hop_plus"),
-    "phases and settings": (["phases", "hop_plus", "--lr=1"], "stands in its YAML"),
-    "rules of no world": (["--config=hop", "--env-config=climbing", "--pool=rules"], "no written rules"),
+    "crossplay with an unknown policy": (["crossplay", "nearest_foot", "slow"], "nearest_food"),
+    "adapt without a model": (["adapt"], "adapt needs a model"),
+    "a workflow without a name": (["workflow"], "name of a workflow"),
+    "an unknown workflow": (["workflow", "hop_pluss"], "Did you mean 'hop_plus'"),
+    "a workflow with settings": (["workflow", "hop_plus", "--lr=1"], "--lr has no effect here"),
+    "no scripted policies": (["--config=hop", "--env-config=climbing", "--pool=rules"], "no scripted policies"),
     "goals not learned yet": (["--config=hop_plus", "--env-config=stag_hunt"], "omg pretrain --config=hop_plus"),
-    "planning out there": (["--config=hop", "--env-config=pettingzoo"], "compiled world"),
-    "a search without nodes": (["--config=hop", "--env-config=stag_hunt", "--simulations=0"], "1 or more"),
+    "planning in Python": (["--config=hop", "--env-config=pettingzoo"], "plans in the compiled environment"),
+    "a search without simulations": (["--config=hop", "--env-config=stag_hunt", "--simulations=0"], "1 or more"),
     "a planner that does not plan": (["--config=iql", "--mac=hop_mac"], "do not go together"),
-    "no planner among others": (["--config=ppo", "--mac=basic_mac", "--pool=rules"], "takes no pool"),
-    "a planner in the pool": (["pool", "--pool_algs=[hop]"], "plans in the world"),
-    "more than prosocial": (["--config=ppo", "--prosocial=2"], "from 0"),
-    "reproduce what": (["reproduce"], "takes a world"),
-    "reproduce a variant of it": (["reproduce", "foraging", "8m"], "no variants"),
-    "reproduce on no such map": (["reproduce", "battle", "8n", "--budget=demo"], "8m"),
-    "reproduce elsewhere": (["reproduce", "forage", "--budget=demo"], "foraging"),
-    "reproduce for how much": (["reproduce", "foraging", "--budget=huge"], "demo, small, paper"),
-    "reproduce what else": (["reproduce", "foraging", "--lr=1"], "--budget, --jobs and --run_dir"),
-    "reproduce how many at once": (["reproduce", "foraging", "--jobs=0"], "1 or more"),
+    "a team learner and a pool": (["--config=vdn", "--pool=rules"], "learns for a whole team"),
+    "a planner in the pool": (["pool", "--pool_algs=[hop]"], "plans in the environment itself"),
+    "more than prosocial": (["--config=ppo", "--prosocial=2"], "prosocial is 2.0; it goes from 0 to 1"),
+    "a workflow without variants": (["workflow", "foraging", "--maps=[8m]"], "--maps has no effect here"),
+    "two workflows": (["workflow", "foraging", "battle"], "name of a workflow"),
+    "an unknown map": (["workflow", "battle", "--maps=[8n]", "--budget=demo"], "8m"),
+    "maps that are no list": (["workflow", "battle", "--maps=8m", "--budget=demo"], "--maps takes a list"),
+    "a misspelt workflow": (["workflow", "forage", "--budget=demo"], "foraging"),
+    "an unknown budget": (["workflow", "foraging", "--budget=huge"], "demo, small, paper"),
+    "the options of a workflow": (
+        ["workflow", "foraging", "--lr=1"],
+        "--budget, --jobs, --local_results_path, --run_dir",
+    ),
+    "no jobs": (["workflow", "foraging", "--jobs=0"], "1 or more"),
+    "settings of omg list": (["list", "--lr=1"], "--lr has no effect here"),
+    "an unknown shell": (["completion", "fish"], "omg completion bash"),
 }
 
 
-@pytest.mark.parametrize("case", sorted(ELSEWHERE))
-def test_bad_input_to_other_verbs_gets_one_sentence(case, tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize("case", sorted(OTHER_VERBS))
+def test_bad_input_to_other_verbs_is_answered_with_one_sentence(case, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    words, complaint = ELSEWHERE[case]
+    words, complaint = OTHER_VERBS[case]
     assert main(words) == 2
     said = capsys.readouterr().err
     assert complaint in said
@@ -239,7 +263,7 @@ def test_a_folder_that_holds_a_run_is_not_overwritten(run_dir, capsys):
 
 @pytest.fixture
 def checkpoint(run_dir, tmp_path):
-    """A copy of a whole checkpoint, to be damaged."""
+    """A copy of a complete checkpoint, to be damaged."""
     import shutil
 
     return Path(shutil.copytree(run_dir / "checkpoints/200", tmp_path / "200"))
@@ -266,7 +290,7 @@ def forge(folder):
     file.write_text(file.read_text().replace('"updates": 169', '"updates": 170'))
 
 
-def cut_manifest(folder):
+def truncate_manifest(folder):
     file = folder / "checkpoint.json"
     file.write_text(file.read_text()[:-20])
 
@@ -274,11 +298,11 @@ def cut_manifest(folder):
 @pytest.mark.parametrize(
     ("damage", "complaint"),
     [
-        (truncate, "cut off or altered"),
-        (alter, "cut off or altered"),
+        (truncate, "truncated or altered"),
+        (alter, "truncated or altered"),
         (remove, "is missing"),
         (forge, "was altered"),
-        (cut_manifest, "missing or cut off"),
+        (truncate_manifest, "missing or truncated"),
     ],
 )
 def test_a_damaged_checkpoint_is_refused(checkpoint, damage, complaint, capsys):
@@ -294,40 +318,54 @@ def test_another_architecture_is_refused_with_both_shapes(run_dir, capsys):
     assert ", 16)" in said
 
 
-def test_training_on_from_another_algorithm_is_refused_before_a_folder_exists(run_dir, tmp_path, capsys):
+def test_a_start_from_another_algorithm_is_refused_before_a_folder_exists(run_dir, tmp_path, capsys):
     words = [*QUICK, "--config=qmix", f"--checkpoint_path={run_dir}", "--t_max=260", f"--run_dir={tmp_path / 'r'}"]
     assert main(words) == 2
     assert "another architecture" in capsys.readouterr().err
     assert not (tmp_path / "r").exists()
 
 
-def test_main_py_and_the_module_are_the_same_door():
+def test_main_py_and_the_module_run_the_same_program():
     root = Path(__file__).parent.parent
     outputs = [
-        subprocess.run([sys.executable, *door, "list"], cwd=root, capture_output=True, text=True, check=True).stdout
-        for door in (["main.py"], ["-m", "omg"])
+        subprocess.run([sys.executable, *program, "list"], cwd=root, capture_output=True, text=True, check=True).stdout
+        for program in (["main.py"], ["-m", "omg"])
     ]
     assert outputs[0] == outputs[1]
     assert "foraging" in outputs[0]
 
 
-def test_debug_stops_at_the_first_not_a_number(tmp_path, capsys):
-    assert main([*QUICK, f"--run_dir={tmp_path / 'r'}", "--debug", "--gamma=.nan"]) == 2
-    assert "not a number" in capsys.readouterr().err
+def test_debug_stops_at_the_first_loss_that_is_not_finite(tmp_path, capsys):
+    assert main([*QUICK, f"--run_dir={tmp_path / 'r'}", "--debug", "--reward_scale=1e30"]) == 2
+    said = capsys.readouterr().err
+    assert "not finite at 50 steps" in said
+    assert "loss" in said
 
 
-def test_stages_side_by_side_end_with_the_worst_status(tmp_path):
-    """Each in a process of its own, its output in a file; one that fails does not keep the others from ending."""
-    good, bad = Stage("good one", ["list"], tmp_path / "never"), Stage("bad one", ["--nonsense"], tmp_path / "never")
-    assert side_by_side([[good]], 2, tmp_path) == 0
-    assert "foraging" in (tmp_path / "good_one.log").read_text()
-    assert side_by_side([[bad, good], [good]], 2, tmp_path) == 2
-    assert "nonsense" in (tmp_path / "bad_one.log").read_text()
+def test_jobs_in_parallel_end_with_the_worst_status(tmp_path):
+    """Each in a process of its own, its output in a file; one that fails does not stop those that run beside it."""
+
+    def stage(title, *after, **settings):
+        return Stage(title, Command("list", updates=list(settings.items())), tmp_path / title, after)
+
+    state: dict = {}
+    assert run_jobs([stage("good")], 2, tmp_path, state, lambda job: 1) == 0
+    assert "foraging" in (tmp_path / "good.log").read_text()
+    assert state["good"] == {"words": ["list"], "done": True}
+    jobs = [stage("good"), stage("bad", nonsense=1), stage("beside"), stage("after_bad", "bad")]
+    assert run_jobs(jobs, 2, tmp_path, state, lambda job: 1) == 2
+    assert "nonsense" in (tmp_path / "bad.log").read_text()
+    assert {title: entry["done"] for title, entry in state.items()} == {"good": True, "bad": False, "beside": True}
+    assert json.loads((tmp_path / "workflow.json").read_text()) == state
+    assert not (tmp_path / "after_bad.log").exists()
 
 
 @pytest.mark.parametrize(("map_name", "each_seat"), [("8m", 4), ("3s_vs_5z", 8)])
-def test_a_comparison_on_battle_plays_about_as_many_worlds_on_every_map(map_name, each_seat, tmp_path):
-    _, methods = stages(Comparison("battle", map_name, tmp_path), BUDGETS["paper"])
-    for training, _ in methods:
-        sizes = [word for word in training.words if word.startswith("--batch_size_run=")]
-        assert sizes[-1] == f"--batch_size_run={each_seat}", "the last one counts"
+def test_a_comparison_on_battle_has_about_as_many_parallel_environments_on_every_map(map_name, each_seat, tmp_path):
+    content = workflow.read("battle")
+    plan = workflow.plan_of("battle", content, workflow.budget_of(content, "paper"), tmp_path, map_name)
+    training = [stage.command for stage in plan.stages if stage.command.verb == "train"]
+    assert len(training) == 5
+    for command in training:
+        assert command.get("batch_size_run") == each_seat
+        assert command.get("env_args.map_name") == map_name

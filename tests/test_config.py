@@ -1,21 +1,28 @@
-"""Words on the command line become one configuration, merged in the right order and typed as YAML reads them."""
+"""From words on the command line to one configuration: parsing, merging, names, and labels of environments."""
 
 import pytest
+import yaml
 
-from omg.config import available, load, parse, read_yaml, recursive_dict_update
-from omg.parts import known_keys
+from omg.build import known_keys, make_env, resolve
+from omg.cli import main, parse
+from omg.config import available, env_label, load, read_yaml, recursive_dict_update
 from omg.utils.settings import UserError
 
 
 def merged(*words):
-    return load(parse(list(words)), known_keys())
+    return load(parse(list(words)))
 
 
-def test_order_is_default_then_world_then_algorithm_then_command_line(tmp_path):
-    world, algorithm = tmp_path / "w.yaml", tmp_path / "a.yaml"
-    world.write_text("# w\nenv: foraging\nlr: 0.1\ngamma: 0.1\nt_max: 1\n")
+def resolved(*words):
+    command = parse(list(words))
+    return resolve(load(command), command.typed_keys())[0]
+
+
+def test_order_is_default_then_environment_then_algorithm_then_command_line(tmp_path):
+    env, algorithm = tmp_path / "e.yaml", tmp_path / "a.yaml"
+    env.write_text("# e\nenv: foraging\nlr: 0.1\ngamma: 0.1\nt_max: 1\n")
     algorithm.write_text("# a\nname: mine\ngamma: 0.2\nt_max: 2\n")
-    config = merged(f"--env-config={world}", f"--config={algorithm}", "--t_max=3")
+    config = merged(f"--env-config={env}", f"--config={algorithm}", "--t_max=3")
     assert (config["batch_size"], config["lr"], config["gamma"], config["t_max"]) == (32, 0.1, 0.2, 3)
 
 
@@ -37,39 +44,66 @@ def test_values_are_typed_as_yaml_reads_them(text, value):
     assert parse([f"--anything={text}"]).updates == [("anything", value)]
 
 
+def test_a_value_may_be_a_separate_word():
+    """`--key value` equals `--key=value`."""
+    apart = "train --config qmix --env-config two_step --seed 3 --lr 1e-3 --env_args.x -1 --debug with t_max=5"
+    joined = "train --config=qmix --env-config=two_step --seed=3 --lr=1e-3 --env_args.x=-1 --debug=true with t_max=5"
+    assert parse(apart.split()) == parse(joined.split())
+    assert parse(["--import", "one", "--import=two"]).imports == ["one", "two"]
+
+
+@pytest.mark.parametrize("flag", ["--debug", "--save_replay", "--resume", "--evaluate"])
+def test_a_flag_does_not_take_the_verb_after_it_as_its_value(flag):
+    command = parse([flag, "train", "--config=iql"])
+    assert (command.verb, command.updates) == ("train", [(flag[2:], True)])
+    assert parse([flag, "false", "train"]).updates == [(flag[2:], False)]
+    assert parse(["--json", "bench"]).verb == "bench"
+    assert parse(["--seed", "train"]).updates == [("seed", True)], "a verb is never a value"
+
+
 def test_merging_goes_level_by_level():
     base = {"a": {"b": 1, "c": 2}, "d": 3}
     assert recursive_dict_update(base, {"a": {"b": 9}, "e": 4}) == {"a": {"b": 9, "c": 2}, "d": 3, "e": 4}
     assert base == {"a": {"b": 1, "c": 2}, "d": 3}
 
 
-def test_a_saved_configuration_can_be_run_again(tmp_path):
-    import yaml
-
-    first = merged("--config=qmix", "--env-config=two_step", "--seed=7")
+@pytest.mark.parametrize("env", ["two_step", "chicken", "foraging", "battle", "coin_game"])
+def test_a_saved_configuration_can_be_run_again(tmp_path, env):
+    """`with config.yaml` gives the same settings and the same environment, although the default is foraging."""
+    first = resolved("--config=qmix", f"--env-config={env}", "--seed=7")
     path = tmp_path / "config.yaml"
-    path.write_text(yaml.safe_dump(first))
-    assert merged("with", str(path)) == first | {"env_args": merged("with", str(path))["env_args"]}
-    assert read_yaml(path) == first
+    path.write_text(yaml.safe_dump(first, sort_keys=False))
+    again = resolved("with", str(path))
+    assert again == first
+    assert resolved("--config=vdn", "--env-config=climbing", "with", str(path)) == first
+    assert again["env_config"] == env
+    assert make_env(again).spec == make_env(first).spec
+    assert env_label(again) == env_label(first)
 
 
-@pytest.mark.parametrize("kind", ["algs", "envs"])
-def test_every_shipped_configuration_says_what_it_is_and_has_only_known_keys(kind):
-    for name, path in available(kind).items():
+def test_a_run_from_a_saved_configuration_saves_the_same_configuration(tmp_path):
+    small = ["--t_max=40", "--rnn_hidden_dim=4", "--hypernet_embed=4", "--use_tensorboard=false", "--save_model=false"]
+    first = resolved("--config=qmix", "--env-config=two_step", *small, "--test_nepisode=2")
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(first, sort_keys=False))
+    assert main(["train", f"--run_dir={tmp_path / 'run'}", "with", str(path)]) == 0
+    saved = tmp_path / "run" / "config.yaml"
+    assert read_yaml(saved) == first
+    assert resolved("with", str(saved)) == first
+
+
+@pytest.mark.parametrize("folder", ["algs", "envs"])
+def test_every_shipped_configuration_has_a_description_and_known_keys_only(folder):
+    for name, path in available(folder).items():
         assert path.read_text().startswith("# "), name
-        assert set(read_yaml(path)) <= known_keys(), name
+        assert set(read_yaml(path)) <= set(known_keys()), name
 
 
-def test_the_defaults_name_every_key_of_the_run():
-    from dataclasses import fields
-
-    from omg.config import CONFIG_DIR
-    from omg.parts import RunSettings
-    from omg.training import LoopSettings
-
-    defaults = read_yaml(CONFIG_DIR / "default.yaml")
-    for field in (*fields(RunSettings), *fields(LoopSettings)):
-        assert field.name in defaults, field.name
+@pytest.mark.parametrize("name", sorted(available("algs")))
+def test_shipped_algorithms_set_only_what_their_components_read(name):
+    layer = read_yaml(available("algs")[name])
+    config = merged(f"--config={name}")
+    assert resolve(config, layer)[0]["name"] == name
 
 
 @pytest.mark.parametrize(
@@ -81,11 +115,40 @@ def test_the_defaults_name_every_key_of_the_run():
         (["--lerning_ratee=3"], "unknown key"),
         (["trian"], "Did you mean 'train'"),
         (["--config"], "--config=qmix"),
+        (["--import"], "--import=my_module"),
         (["seed=3"], "--seed=3"),
         (["train", "evaluate"], "unexpected word"),
         (["--config=/nowhere/x.yaml"], "cannot read"),
+        (["with", "env_args..food=3"], "dots separate names"),
+        (["--=3"], "write --key=value"),
+        (["--lr=[1"], "not a value that YAML can read"),
     ],
 )
-def test_a_typo_gets_a_sentence_with_what_to_type_instead(words, complaint):
+def test_a_typo_is_refused_with_what_to_type_instead(words, complaint):
     with pytest.raises(UserError, match=complaint):
-        merged(*words)
+        resolved(*words)
+
+
+def test_labels_of_environments_tell_them_apart(tmp_path):
+    """Pools and runs are stored under these labels: maps, matrix games and boards must not share one."""
+    words = [
+        ["--env-config=battle"], ["--env-config=battle", "with", "env_args.map_name=8m"],
+        ["--env-config=battle", "with", "env_args.map_name=3s_vs_5z"],
+        *([f"--env-config={name}"] for name in available("envs") if name != "battle"),
+        ["--env-config=foraging", "with", "env_args.food=2"], ["--env-config=foraging", "with", "env_args.food=4"],
+    ]  # fmt: skip
+    labels = [env_label(merged(*w)) for w in words]
+    assert len(set(labels)) == len(labels)
+    games = [env_label({"env": "matrix_game", "env_args": {"payoff": [[i, 0], [0, i]]}}) for i in range(5)]
+    assert len(set(games)) == len(games)
+    for label in (*labels, *games):
+        assert len(label) <= 80
+        assert "/" not in label
+        (tmp_path / label).mkdir()
+
+
+def test_a_label_belongs_to_the_environment_and_not_to_the_name_it_was_chosen_by():
+    written_out = merged("--env-config=foraging") | {"env_config": "mine"}
+    assert env_label(written_out) == env_label(merged("--env-config=foraging")) == "foraging"
+    assert env_label(merged("--env-config=two_step")) == "two_step"
+    assert env_label(merged("--env-config=battle", "with", "env_args.map_name=8m")) == "battle__map_name=8m"

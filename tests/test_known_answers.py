@@ -1,4 +1,4 @@
-"""Games whose best is known, over several seeds; what learns for minutes is marked slow."""
+"""Games whose optimum is known, over several seeds; tests that learn for minutes are marked slow."""
 
 import sys
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest
 from tests.helpers import learn
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from benchmarks.learning import BUDGET, SEEDS, lower_bound, yardstick
+from benchmarks.learning import BUDGET, SEEDS, bounds, lower_bound
 
 EXPLORE = {"epsilon_start": 1.0, "epsilon_finish": 1.0, "rnn_hidden_dim": 32, "batch_size_run": 4, "seeds": 3}
 
@@ -23,14 +23,14 @@ def test_qmix_finds_the_optimum_that_vdn_misses():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("world", sorted(BUDGET))
-def test_every_learner_closes_half_the_gap_to_the_best_scripted_team(world):
-    random, best = yardstick(world)
+@pytest.mark.parametrize("env", sorted(BUDGET))
+def test_every_learner_closes_half_the_gap_to_the_best_scripted_team(env):
+    random, best = bounds(env)
     wanted = random + (best - random) / 2
     short = {}
-    for name, budget in BUDGET[world].items():
-        returns = learn(name, world, **(SEEDS | budget))
-        print(f"{world} {name}: {np.mean(returns):.3f} {returns}")
+    for name, budget in BUDGET[env].items():
+        returns = learn(name, env, **(SEEDS | budget))
+        print(f"{env} {name}: {np.mean(returns):.3f} {returns}")
         if lower_bound(returns) < wanted:
             short[name] = returns
     assert not short, f"wanted {wanted:.3f}"

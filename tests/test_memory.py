@@ -1,13 +1,13 @@
-"""Memory stays flat: over thousands of games in Python, and over a hundred thousand compiled ones."""
+"""Memory stays constant: over thousands of episodes in Python, and over a hundred thousand compiled ones."""
 
 import jax
 import jax.numpy as jnp
 import psutil
 
+from omg.build import build
 from omg.components.episode_buffer import make_scheme
 from omg.controllers import BasicMAC
 from omg.envs import make
-from omg.parts import build
 from omg.runners import REGISTRY
 from omg.runners.workers import Recipe
 from tests.conftest import TWO_STEP
@@ -20,32 +20,32 @@ def resident() -> int:
     return psutil.Process().memory_info().rss
 
 
-def test_thousands_of_games_in_python():
+def test_thousands_of_episodes_in_python_leak_no_memory():
     settings = {"states": TWO_STEP}
-    world = make("matrix_game", **settings)
-    mac = BasicMAC(world.spec, {"rnn_hidden_dim": 4})
-    runner = REGISTRY["episode"](world, mac, *make_scheme(world.spec), 1, Recipe("matrix_game", settings, 1), 60.0)
-    agent = mac.init_agent(jax.random.key(0))
+    env = make("matrix_game", **settings)
+    mac = BasicMAC(env.spec, {"rnn_hidden_dim": 4})
+    runner = REGISTRY["episode"](env, mac, *make_scheme(env.spec), 1, Recipe("matrix_game", settings, 1), 60.0)
+    params = mac.init_params(jax.random.key(0))
 
-    def games(first: int, last: int) -> None:
+    def episodes(first: int, last: int) -> None:
         for i in range(first, last):
-            runner.run(agent, jnp.int32(0), jax.random.fold_in(jax.random.key(1), i), False)
+            runner.run(params, jnp.int32(0), jax.random.fold_in(jax.random.key(1), i), False)
 
-    games(0, 500)
+    episodes(0, 500)
     before = resident()
-    games(500, 2000)
+    episodes(500, 2000)
     assert resident() - before < 8 * MIB
     runner.close()
 
 
-def test_a_hundred_thousand_compiled_episodes():
+def test_a_hundred_thousand_compiled_episodes_leak_no_memory():
     board = {"env_args__grid_size": 3, "env_args__hunters": 2, "env_args__hares": 2, "env_args__episode_limit": 4}
     sizes = {"batch_size_run": 1000, "batch_size": 8, "buffer_size": 1000, "test_nepisode": 1000, "rnn_hidden_dim": 4}
-    parts = build(configuration("iql", "stag_hunt", **board, **sizes))
-    state, _ = parts.loop.run(parts.loop.init(), 0, 5)
+    loop = build(configuration("iql", "stag_hunt", **board, **sizes)).loop
+    state, _ = loop.run(loop.init(), 0, 5)
     jax.block_until_ready(state)
     before = resident()
     for i in range(10):
-        state, totals = parts.loop.run(state, 5000 + 10_000 * i, 10)
+        state, totals = loop.run(state, 5000 + 10_000 * i, 10)
     assert int(totals.episodes) == 10_000
     assert resident() - before < 50 * MIB

@@ -1,4 +1,4 @@
-"""Nothing is lost: a run killed without warning and resumed ends as one that never stopped, to the bit."""
+"""A run that is killed and resumed ends with exactly the same parameters as a run that was never stopped."""
 
 import json
 import os
@@ -64,18 +64,18 @@ def test_a_killed_run_resumes_to_the_same_parameters(undisturbed, tmp_path):
         process = start("--resume", f"--run_dir={folder}")
     assert kills == 2
     finish(process)
-    for part in ("agent", "mixer", "opt", "target", "replay"):
-        one, two = (load_file(f / f"checkpoints/4000/{part}.safetensors") for f in (whole, folder))
+    for file in ("agent", "mixer", "opt", "target", "replay"):
+        one, two = (load_file(f / f"checkpoints/4000/{file}.safetensors") for f in (whole, folder))
         assert one.keys() == two.keys()
         for name in one:
-            assert one[name].tobytes() == two[name].tobytes(), f"{part}: {name}"
+            assert one[name].tobytes() == two[name].tobytes(), f"{file}: {name}"
     lines = [[json.loads(x) for x in (f / "metrics.jsonl").read_text().splitlines()] for f in (whole, folder)]
     assert [p["t_env"] for p in lines[0]] == [p["t_env"] for p in lines[1]]
-    tests = [[p.get("test_return_mean") for p in points] for points in lines]
-    assert tests[0] == tests[1]
+    # Every number of every row: the sums of the open window are saved with the checkpoint.
+    assert lines[0] == lines[1]
 
 
-def test_sigterm_saves_and_leaves_nobody_behind(tmp_path):
+def test_sigterm_saves_and_ends_all_processes(tmp_path):
     folder = tmp_path / "run"
     words = [*WORDS.split(), f"--run_dir={folder}", "--t_max=10000000", "--save_model_interval=1000000"]
     process = start(*words, start_new_session=True)
@@ -92,7 +92,7 @@ def test_sigterm_saves_and_leaves_nobody_behind(tmp_path):
         os.killpg(process.pid, 0)
 
 
-def test_a_damaged_newest_checkpoint_is_passed_over(undisturbed, tmp_path, capsys):
+def test_a_damaged_newest_checkpoint_is_skipped(undisturbed, tmp_path, capsys):
     import shutil
 
     from omg.utils.checkpoints import newest_whole
@@ -108,8 +108,8 @@ def test_a_damaged_newest_checkpoint_is_passed_over(undisturbed, tmp_path, capsy
     assert "opt.safetensors" in complaints[0]
 
 
-def test_what_an_optimiser_counts_is_read_as_it_was_written(tmp_path):
-    """Adam has numbers without any axis; transposed arrays lie in memory otherwise than they read."""
+def test_scalars_and_transposed_arrays_are_read_as_they_were_written(tmp_path):
+    """Adam's step count is a scalar; a transposed array has another memory layout than its shape suggests."""
     count, moments = jnp.int32(7), np.arange(6.0).reshape(2, 3).T
     save_file(flatten({"count": count, "moments": moments}), tmp_path / "opt.safetensors")
     again = unflatten(load_file(tmp_path / "opt.safetensors"), {"count": count, "moments": moments}, "opt")

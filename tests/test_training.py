@@ -1,12 +1,12 @@
-"""The compiled loop: compiled once, the same for any split of its iterations, and for seeds together or apart."""
+"""The compiled loop: compiled once, the same for any split of its iterations, for seeds together or apart."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from omg.parts import build
-from omg.training import bucket_lengths
+from omg.build import build
+from omg.training.loop import bucket_lengths
 from tests.conftest import play
 from tests.helpers import configuration
 
@@ -15,7 +15,7 @@ BOARD = {"env_args__grid_size": 5, "env_args__food": 1, "env_args__episode_limit
 
 
 @pytest.fixture(scope="module")
-def parts():
+def experiment():
     return build(configuration("iql", "foraging", batch_size_run=2, updates_per_iteration=2, **SMALL, **BOARD))
 
 
@@ -24,19 +24,22 @@ def same(one, two, **tolerance):
         np.testing.assert_allclose(a, b, **tolerance)
 
 
-def test_any_split_of_the_iterations_gives_the_same_state_from_one_program(parts):
-    one, _ = parts.loop.run(parts.loop.init(), 0, 12)
-    state, episode = parts.loop.init(), 0
+def test_any_split_of_the_iterations_gives_the_same_state_from_one_program(experiment):
+    loop = experiment.loop
+    one, sums = loop.run(loop.init(), 0, 12)
+    state, episode, totals = loop.init(), 0, None
     for iterations in (1, 4, 0, 7):
-        state, totals = parts.loop.run(state, episode, iterations)
+        state, totals = loop.run(state, episode, iterations, jax.device_get(totals))
         episode += 2 * iterations
-        assert totals.episodes == 2 * iterations
+        assert totals.episodes == episode
     same(one, state, rtol=0)
-    assert parts.loop.compiled._cache_size() == 1
+    same(sums, totals, rtol=0)
+    loop.test(state, 0, 3)
+    assert experiment.loop.compiled._cache_size() == 1
 
 
-def test_steps_counted_are_steps_taken(parts):
-    state, totals = parts.loop.run(parts.loop.init(), 0, 6)
+def test_steps_counted_are_steps_taken(experiment):
+    state, totals = experiment.loop.run(experiment.loop.init(), 0, 6)
     assert state.t_env == totals.steps == state.replay["filled"].sum()
     # Two episodes a collection: four are there after the second, and every iteration has two updates.
     assert totals.updates == 2 * 5
@@ -54,9 +57,9 @@ def test_seeds_together_learn_what_they_learn_alone():
         same(jax.tree.map(lambda x, i=i: x[i], state.replay), own.replay, rtol=0)
 
 
-def test_a_truncated_sample_gives_the_same_update(parts, foraging):
-    """Slots after the longest episode change nothing, so they need not be computed."""
-    batch, learner = play(foraging, 4, seed=3), parts.learner
+def test_a_truncated_sample_gives_the_same_update(experiment, foraging):
+    """Time steps after the longest episode change nothing, so they need not be computed."""
+    batch, learner = play(foraging, 4, seed=3), experiment.learner
     short = jax.tree.map(lambda x: x.at[:, 6:].set(jnp.zeros((), x.dtype)), batch)
     short.data["terminated"] = short["terminated"].at[:, 5].set(True)
     state = learner.init(jax.random.key(0))
@@ -73,13 +76,15 @@ def test_bucket_lengths_reach_the_limit_and_short_games_need_one():
     assert bucket_lengths(2, 4) == [2]
 
 
-@pytest.mark.parametrize("alg", ["iql", "vdn", "qmix", "qtran", "coma", "iql_idv", "d3qn", "iql_beta", "ppo"])
+@pytest.mark.parametrize(
+    "alg", ["iql", "vdn", "qmix", "qtran", "coma", "iql_idv", "d3qn", "iql_beta", "ppo", "ppo_lstm"]
+)
 def test_every_algorithm_changes_every_network_it_has(alg):
-    """And all numbers stay finite. (Whether it learns, make test-all asks.)"""
-    sizes = {} if alg in ("coma", "ppo") else SMALL
-    parts = build(configuration(alg, "climbing", **({"rnn_hidden_dim": 4} | sizes)))
-    before = jax.device_get(parts.loop.init().learner.params)
-    state, totals = parts.loop.run(parts.loop.init(), 0, 6)
+    """And all numbers stay finite. Whether it learns is tested by `make test-all`."""
+    sizes = {} if alg in ("coma", "ppo", "ppo_lstm") else SMALL
+    experiment = build(configuration(alg, "climbing", **({"rnn_hidden_dim": 4} | sizes)))
+    before = jax.device_get(experiment.loop.init().learner.params)
+    state, totals = experiment.loop.run(experiment.loop.init(), 0, 6)
     assert int(totals.updates) > 0
     for name, network in jax.device_get(state.learner.params).items():
         leaves, old = jax.tree.leaves(network), jax.tree.leaves(before[name])

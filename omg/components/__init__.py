@@ -1,1 +1,1 @@
-"""The parts that play, store and learn are made of."""
+"""Building blocks below the networks: layers, episodes and replay, action selection, beliefs, tree search."""

@@ -1,4 +1,4 @@
-"""From what a network says to what an agent does, among the actions it may take."""
+"""Action selectors by name (`action_selector`): from network outputs to actions, among the available ones."""
 
 from __future__ import annotations
 
@@ -9,33 +9,38 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from omg.components.epsilon_schedules import DecayThenFlatSchedule
+from omg.utils.settings import setting
 
 UNAVAILABLE = -1e9
-"""Stands in for minus infinity: large enough to lose every comparison, finite so that masks can zero it."""
+"""Stands for minus infinity: it loses every comparison, and it is finite, so that masks can multiply it by zero."""
 
 
 @dataclass(frozen=True)
 class SelectorSettings:
-    epsilon_start: float = 1.0
-    epsilon_finish: float = 0.05
-    epsilon_anneal_time: int = 50_000
-    epsilon_decay: Literal["linear", "exp"] = "linear"
-    test_greedy: bool = True
+    epsilon_start: float = setting(1.0, "exploration rate ε at the start", low=0, high=1)
+    epsilon_finish: float = setting(0.05, "exploration rate ε after the schedule", low=0, high=1)
+    epsilon_anneal_time: int = setting(50_000, "environment steps over which ε falls", low=0)
+    epsilon_decay: Literal["linear", "exp"] = setting("linear", "shape of the schedule: linear or exp")
+    test_greedy: bool = setting(True, "act greedily in tests")
 
 
 class ActionSelector:
-    """Base of the selectors: they share a schedule of exploration."""
+    """Base class of the selectors: the schedule of exploration."""
 
     Settings = SelectorSettings
 
     def __init__(self, settings: SelectorSettings):
         self.settings = settings
-        s = settings
-        self.schedule = DecayThenFlatSchedule(s.epsilon_start, s.epsilon_finish, s.epsilon_anneal_time, s.epsilon_decay)
 
-    def epsilon(self, t_env: Array) -> Float[Array, ""]:
-        return self.schedule.eval(t_env)
+    def epsilon(self, t_env: Array | int) -> Float[Array, ""]:
+        """ε falls from `epsilon_start` to `epsilon_finish`, then stays."""
+        s, t = self.settings, jnp.asarray(t_env, jnp.float32)
+        if s.epsilon_decay == "exp":
+            # The exponential reaches max(finish, 0.01) at the end of the schedule and never falls below `finish`.
+            scale = -max(s.epsilon_anneal_time, 1) / jnp.log(max(s.epsilon_finish, 0.01))
+            return jnp.clip(jnp.exp(-t / scale), s.epsilon_finish, s.epsilon_start)
+        passed = jnp.clip(t / max(s.epsilon_anneal_time, 1), 0.0, 1.0)
+        return s.epsilon_start + (s.epsilon_finish - s.epsilon_start) * passed
 
     def select_action(
         self,
@@ -43,33 +48,37 @@ class ActionSelector:
         avail_actions: Bool[Array, "*rows action"],
         t_env: Array,
         key: Array,
-        test_mode: bool,
+        test_mode: bool | Array,
     ) -> Int[Array, "*rows"]:
-        raise NotImplementedError(f"{type(self).__name__} does not say how it chooses")
+        """One action per row. `test_mode` may be an array: then one program serves training and tests."""
+        raise NotImplementedError(f"{type(self).__name__} must define select_action")
 
 
 class EpsilonGreedyActionSelector(ActionSelector):
-    """The best available action, or with probability ε any available one. Takes action values."""
+    """The best available action, or with probability ε a random available one. Takes action values."""
 
     def select_action(self, outputs, avail_actions, t_env, key, test_mode):
         greedy = jnp.where(avail_actions, outputs, UNAVAILABLE).argmax(-1)
-        if test_mode and self.settings.test_greedy:
+        if test_mode is True and self.settings.test_greedy:
             return greedy
-        epsilon = jnp.where(test_mode, self.settings.epsilon_finish, self.epsilon(t_env))
-        k_explore, k_action = jax.random.split(key)
-        lots = jax.random.uniform(k_action, avail_actions.shape)
-        anything = jnp.where(avail_actions, lots, -1.0).argmax(-1)
-        return jnp.where(jax.random.uniform(k_explore, greedy.shape) < epsilon, anything, greedy)
+        test_epsilon = 0.0 if self.settings.test_greedy else self.settings.epsilon_finish
+        epsilon = jnp.where(test_mode, test_epsilon, self.epsilon(t_env))
+        *rows, actions = avail_actions.shape
+        noise = jax.random.uniform(key, (*rows, actions + 1))
+        random = jnp.where(avail_actions, noise[..., :-1], -1.0).argmax(-1)
+        return jnp.where(noise[..., -1] < epsilon, random, greedy)
 
 
 class MultinomialActionSelector(ActionSelector):
-    """A draw from the policy. Takes probabilities that already respect the available actions."""
+    """A sample from the policy. Takes probabilities that are zero for unavailable actions."""
 
     def select_action(self, outputs, avail_actions, t_env, key, test_mode):
-        if test_mode and self.settings.test_greedy:
-            return jnp.where(avail_actions, outputs, UNAVAILABLE).argmax(-1)
+        greedy = jnp.where(avail_actions, outputs, UNAVAILABLE).argmax(-1)
+        if test_mode is True and self.settings.test_greedy:
+            return greedy
         logits = jnp.where(avail_actions, jnp.log(outputs + 1e-10), UNAVAILABLE)
-        return jax.random.categorical(key, logits)
+        sampled = jax.random.categorical(key, logits)
+        return jnp.where(test_mode, greedy, sampled) if self.settings.test_greedy else sampled
 
 
 REGISTRY: dict[str, type[ActionSelector]] = {

@@ -1,4 +1,4 @@
-"""Episodes as arrays: what they hold (scheme), a batch of them (EpisodeBatch), and many of them (ReplayBuffer)."""
+"""Episodes as arrays: `EpisodeBatch` (all agents), `FocalBatch` (the focal agent in every seat), `ReplayBuffer`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from omg.envs.multiagentenv import Spec
 
 
 class Field(NamedTuple):
-    """One entry of a scheme: the shape of one value, how it is stored, and the group it is repeated for, if any."""
+    """One entry of a scheme: the shape and storage type of one value, and the group it is repeated for, if any."""
 
     vshape: tuple[int, ...]
     dtype: str = "float32"
     group: str | None = None
     scale: float = 1.0
     per_episode: bool = False
-    """One value for a whole episode: its axis of time has length one."""
+    """One value for a whole episode: its time axis has length one."""
 
 
 Scheme = dict[str, Field]
@@ -29,7 +29,7 @@ Groups = dict[str, int]
 
 
 def make_scheme(spec: Spec) -> tuple[Scheme, Groups]:
-    """What every episode of a world holds. Controllers and agent models add fields of their own."""
+    """The fields of every episode of an environment. Controllers add fields of their own."""
     scheme = {
         "obs": Field((spec.obs_size,), spec.obs_storage.dtype, "agents", spec.obs_storage.scale),
         "state": Field((spec.state_size,), spec.state_storage.dtype, None, spec.state_storage.scale),
@@ -54,11 +54,26 @@ def shape_of(field: Field, groups: Groups) -> tuple[int, ...]:
     return ((groups[field.group],) if field.group else ()) + field.vshape
 
 
-class EpisodeBatch(eqx.Module):
-    """Arrays `[batch, time, …]`. Slot t holds what was seen at t and what was done and earned there.
+def masked_mean(x: Float[Array, "*axes"], mask: Float[Array, "*axes"]) -> Float[Array, ""]:
+    """The mean over the entries whose mask is 1; 0 where the mask is all zeros."""
+    return (x * mask).sum() / jnp.maximum(mask.sum(), 1.0)
 
-    A batch of episodes of at most T steps has T+1 slots: the last holds only what was seen at the end. `filled` is
-    true where a step was taken, `terminated` where that step ended the game (running out of time does not).
+
+def pick(values: Float[Array, "*axes action"], actions: Int[Array, "*axes"]) -> Float[Array, "*axes"]:
+    """The value of the action taken. A product with a one-hot vector is cheaper to differentiate than a gather."""
+    return (values * jax.nn.one_hot(actions, values.shape[-1])).sum(-1)
+
+
+def time_first(x: Array) -> Array:
+    """`[batch, time, …]` to `[time, batch, …]` and back. Learners work time first; episodes are stored batch first."""
+    return jnp.swapaxes(x, 0, 1)
+
+
+class EpisodeBatch(eqx.Module):
+    """Arrays `[batch, time, …]`. Time step t holds the observation at t, and the action and reward of step t.
+
+    A batch of episodes of at most T steps has T+1 time steps: the last one holds only the final observation. `filled`
+    is true where a step was taken, `terminated` where that step ended the game (reaching the time limit does not).
     """
 
     data: dict[str, Array]
@@ -77,6 +92,10 @@ class EpisodeBatch(eqx.Module):
 
     def __getitem__(self, name: str) -> Array:
         return self.data[name]
+
+    def with_fields(self, **fields: Array) -> EpisodeBatch:
+        """The same episodes with more fields."""
+        return EpisodeBatch({**self.data, **fields}, self.scales)
 
     @property
     def batch_size(self) -> int:
@@ -120,7 +139,7 @@ class EpisodeBatch(eqx.Module):
 
     @property
     def last_actions(self) -> Int[Array, "batch time agent"]:
-        """The action before each slot; -1 at the start."""
+        """The action before each time step; -1 at the start."""
         return jnp.pad(self.actions[:, :-1], ((0, 0), (1, 0), (0, 0)), constant_values=-1)
 
     def max_t_filled(self) -> Int[Array, ""]:
@@ -128,14 +147,104 @@ class EpisodeBatch(eqx.Module):
         return self.data["filled"].sum(-1).max()
 
     def truncate(self, steps: int) -> EpisodeBatch:
-        """Only the first `steps` steps, and the slot after them."""
+        """Only the first `steps` steps, and the observation after them."""
         return jax.tree.map(lambda x: x[:, : steps + 1], self)
 
 
-class ReplayBuffer:
-    """A ring of the newest `buffer_size` episodes. The arrays are passed in and out: this object only knows shapes.
+class FocalBatch(NamedTuple):
+    """`[batch, time, seat, …]`: in column k the focal agent sits in seat k, in an episode of its own.
 
-    How many episodes were ever inserted is the caller's count, the same for every seed trained side by side.
+    The other agents of an episode follow in the order of their seats after the focal one.
+    """
+
+    obs: Float[Array, "batch time seat obs"]
+    state: Float[Array, "batch time seat state"]
+    avail_actions: Bool[Array, "batch time seat action"]
+    actions: Int[Array, "batch time seat"]
+    reward: Float[Array, "batch time seat"]
+    alive: Bool[Array, "batch time seat"]
+    terminated: Float[Array, "batch time seat"]
+    filled: Float[Array, "batch time seat"]
+    others_obs: Float[Array, "batch time seat other obs"]
+    others_actions: Int[Array, "batch time seat other"]
+    others_alive: Bool[Array, "batch time seat other"]
+    prior: Float[Array, "batch seat embedding"]
+
+    @property
+    def last_actions(self) -> Int[Array, "batch time seat"]:
+        """The action before each time step; -1 at the start."""
+        return jnp.pad(self.actions[:, :-1], ((0, 0), (1, 0), (0, 0)), constant_values=-1)
+
+    @property
+    def mask(self) -> Float[Array, "batch time seat"]:
+        """1 where the focal agent took a step while alive."""
+        return self.filled * self.alive
+
+
+def refine(batch: EpisodeBatch, n_agents: int) -> FocalBatch:
+    """Regroups `n_agents × B` episodes, ordered by the focal seat, into B rows of `n_agents` columns.
+
+    The field `agent_idx` of an episode says which of its agents was the focal one.
+    """
+    episodes = batch.batch_size
+    focal = batch["agent_idx"][:, 0].astype(jnp.int32)
+    others = (focal[:, None] + jnp.arange(1, n_agents)) % n_agents
+
+    def own(x: Array) -> Array:
+        index = focal.reshape(episodes, *(1,) * (x.ndim - 1))
+        return columns(jnp.take_along_axis(x, index, axis=2)[:, :, 0])
+
+    def theirs(x: Array) -> Array:
+        index = others.reshape(episodes, 1, n_agents - 1, *(1,) * (x.ndim - 3))
+        return columns(jnp.take_along_axis(x, index, axis=2))
+
+    def columns(x: Array) -> Array:
+        return jnp.moveaxis(x.reshape(n_agents, episodes // n_agents, *x.shape[1:]), 0, 2)
+
+    prior = batch["prior"][:, 0] if "prior" in batch.data else jnp.zeros((episodes, 0))
+    return FocalBatch(
+        obs=own(batch.obs),
+        state=columns(batch.state),
+        avail_actions=own(batch.avail_actions),
+        actions=own(batch.actions),
+        reward=own(batch.reward),
+        alive=own(batch.alive),
+        terminated=columns(batch.terminated),
+        filled=columns(batch.filled),
+        others_obs=theirs(batch.obs),
+        others_actions=theirs(batch.actions),
+        others_alive=theirs(batch.alive),
+        prior=jnp.moveaxis(prior.reshape(n_agents, episodes // n_agents, -1), 0, 1),
+    )
+
+
+def all_agents(batch: EpisodeBatch, n_agents: int) -> FocalBatch:
+    """Every agent of every episode as the focal one of its own column: for a team that learns together."""
+    others = (np.arange(n_agents)[:, None] + np.arange(1, n_agents)) % n_agents
+
+    def each(x: Array) -> Array:
+        return jnp.broadcast_to(x[:, :, None], (*x.shape[:2], n_agents, *x.shape[2:]))
+
+    return FocalBatch(
+        obs=batch.obs,
+        state=each(batch.state),
+        avail_actions=batch.avail_actions,
+        actions=batch.actions,
+        reward=batch.reward,
+        alive=batch.alive,
+        terminated=each(batch.terminated),
+        filled=each(batch.filled),
+        others_obs=batch.obs[:, :, others],
+        others_actions=batch.actions[:, :, others],
+        others_alive=batch.alive[:, :, others],
+        prior=jnp.zeros((batch.batch_size, n_agents, 0)),
+    )
+
+
+class ReplayBuffer:
+    """A ring of the newest `buffer_size` episodes. The arrays are passed in and out; this object holds shapes only.
+
+    The caller counts how many episodes were ever inserted; the count is the same for all seeds of a run.
     """
 
     def __init__(self, scheme: Scheme, groups: Groups, buffer_size: int, max_seq_length: int):
@@ -148,21 +257,27 @@ class ReplayBuffer:
         whole = {name: f for name, f in self.scheme.items() if f.per_episode}
         steps = {name: f for name, f in self.scheme.items() if not f.per_episode}
         store = EpisodeBatch.zeros(steps, self.groups, self.buffer_size, self.max_seq_length)
-        return EpisodeBatch(store.data | EpisodeBatch.zeros(whole, self.groups, self.buffer_size, 1).data, store.scales)
+        return store.with_fields(**EpisodeBatch.zeros(whole, self.groups, self.buffer_size, 1).data)
 
     def bytes_per_episode(self) -> int:
         def size(f: Field) -> int:
-            slots = 1 if f.per_episode else self.max_seq_length
-            return slots * int(np.prod(shape_of(f, self.groups))) * jnp.dtype(f.dtype).itemsize
+            steps = 1 if f.per_episode else self.max_seq_length
+            return steps * int(np.prod(shape_of(f, self.groups))) * jnp.dtype(f.dtype).itemsize
 
         return sum(size(f) for f in self.scheme.values())
 
-    def insert_episode_batch(self, store: EpisodeBatch, batch: EpisodeBatch, episode: Array) -> EpisodeBatch:
-        """Overwrites the oldest. The buffer's size is a multiple of the batch's, so a batch never wraps round."""
+    def insert_episode_batch(
+        self, store: EpisodeBatch, batch: EpisodeBatch, episode: Array, skip: Array | bool = False
+    ) -> EpisodeBatch:
+        """Overwrites the oldest episodes. The buffer's size is a multiple of the batch's: a batch never wraps round.
+
+        With `skip` nothing changes (a branch would make the compiler copy the buffer).
+        """
         at = episode % self.buffer_size
 
         def put(old: Array, new: Array) -> Array:
-            return jax.lax.dynamic_update_slice_in_dim(old, new, at, axis=0)
+            before = jax.lax.dynamic_slice_in_dim(old, at, new.shape[0], axis=0)
+            return jax.lax.dynamic_update_slice_in_dim(old, jnp.where(skip, before, new), at, axis=0)
 
         return jax.tree.map(put, store, batch)
 
@@ -170,30 +285,33 @@ class ReplayBuffer:
         return episode >= batch_size
 
     def sample(self, store: EpisodeBatch, batch_size: int, episode: Array, key: Array) -> EpisodeBatch:
-        """`batch_size` different episodes: one drawn from each of `batch_size` equal stretches of the ring."""
-        index = self._draw(jnp.minimum(episode, self.buffer_size), batch_size, key)
+        """`batch_size` different episodes: one sampled from each of `batch_size` equal stretches of the ring."""
+        index = self._sample_index(jnp.minimum(episode, self.buffer_size), batch_size, key)
         return jax.tree.map(lambda x: x[index], store)
 
     def sample_seats(
         self, store: EpisodeBatch, batch_size: int, episode: Array, key: Array, seats: int, collected: int
     ) -> EpisodeBatch:
-        """`batch_size` episodes for every seat, seat after seat.
+        """`batch_size` episodes for every focal seat, ordered by seat.
 
         Collections of `collected` episodes lie one after the other in the ring, each with an equal stretch per seat.
         """
-        worlds = collected // seats
+        envs = collected // seats
         n = jnp.minimum(episode, self.buffer_size) // seats
 
         def one(seat: Array, k: Array) -> Array:
-            collection, world = jnp.divmod(self._draw(n, batch_size, k), worlds)
-            return collection * collected + seat * worlds + world
+            collection, env = jnp.divmod(self._sample_index(n, batch_size, k), envs)
+            return collection * collected + seat * envs + env
 
         index = jax.vmap(one)(jnp.arange(seats), jax.random.split(key, seats)).reshape(-1)
         return jax.tree.map(lambda x: x[index], store)
 
     @staticmethod
-    def _draw(n: Array, batch_size: int, key: Array) -> Int[Array, " batch"]:
+    def _sample_index(n: Array, batch_size: int, key: Array) -> Int[Array, " batch"]:
         stretch, longer = n // batch_size, n % batch_size
         i = jnp.arange(batch_size)
         low = i * stretch + jnp.minimum(i, longer)
-        return jax.random.randint(key, (batch_size,), low, low + stretch + (i < longer))
+        # Cheaper to compile than integers with a range of their own.
+        length = stretch + (i < longer)
+        offset = (jax.random.uniform(key, (batch_size,)) * length).astype(jnp.int32)
+        return low + jnp.minimum(offset, length - 1)

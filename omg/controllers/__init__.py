@@ -1,24 +1,17 @@
-"""Controllers by name (`mac`): who decides for which seat."""
+"""Controllers by name (`mac`). `multi_…`: the trained agent sits among others; without: it holds all seats."""
 
-from typing import Any
-
-from omg.controllers.basic_controller import BasicMAC, Memory, Unrolled
+from omg.controllers.base import Controller
+from omg.controllers.basic_controller import BasicMAC
 from omg.controllers.hop_controller import HopMAC
-from omg.controllers.om_controller import FocalMAC, MultiModuleMAC, Side, TeamPolicies, TeamPrior
-from omg.controllers.rule_controller import MoodMAC, Rule, RuleMAC
 
-REGISTRY: dict[str, Any] = {
+REGISTRY: dict[str, type[Controller]] = {
     "basic_mac": BasicMAC,
-    "am_mac": FocalMAC,
-    "multi_module_mac": FocalMAC,
+    "multi_module_mac": BasicMAC,
     "hop_mac": HopMAC,
     "multi_hop_mac": HopMAC,
 }
-"""`multi_…`: the runner seats the trained agent among others; the same without: it has all seats."""
 
-AMONG_OTHERS = {"am_mac": "multi_module_mac", "hop_mac": "multi_hop_mac"}
+AMONG_OTHERS = {"basic_mac": "multi_module_mac", "hop_mac": "multi_hop_mac"}
+"""The name of each controller when it is one agent among others."""
 
-__all__ = [
-    "AMONG_OTHERS", "REGISTRY", "BasicMAC", "FocalMAC", "HopMAC", "Memory", "MoodMAC", "MultiModuleMAC", "Rule",
-    "RuleMAC", "Side", "TeamPolicies", "TeamPrior", "Unrolled",
-]  # fmt: skip
+__all__ = ["AMONG_OTHERS", "REGISTRY", "BasicMAC", "Controller", "HopMAC"]

@@ -1,4 +1,8 @@
-"""The controller of a team that shares one kind of policy: builds its inputs, unrolls it, picks actions."""
+"""The controller of recurrent policies, with or without an agent model (`basic_mac`; `multi_module_mac` among others).
+
+It builds the network's inputs, infers the agent model's embedding, unrolls the policy and selects actions. `params` is
+a dictionary: the policy under "agent", the agent model's networks under their own names.
+"""
 
 from __future__ import annotations
 
@@ -12,43 +16,42 @@ from jaxtyping import Array, Float, Int
 
 from omg.components.action_selectors import REGISTRY as selector_REGISTRY
 from omg.components.action_selectors import UNAVAILABLE
-from omg.components.episode_buffer import EpisodeBatch
-from omg.components.transforms import OneHot
-from omg.envs.multiagentenv import Spec, Timestep
+from omg.components.episode_buffer import EpisodeBatch, FocalBatch, time_first
+from omg.components.layers import few_launches
+from omg.controllers.base import Controller, Params, uniform_over
+from omg.envs.multiagentenv import MultiAgentEnv, Spec, Timestep
 from omg.modules.agents import REGISTRY as agent_REGISTRY
-from omg.modules.agents import Agent
-from omg.utils.settings import choose, fill
+from omg.modules.am import REGISTRY as am_REGISTRY
+from omg.modules.am import Inferred, Seen
+from omg.utils.settings import choose, fill, setting
 
 
 @dataclass(frozen=True)
 class MACSettings:
-    policy_model: str = "rnn"
-    am_model: str = "none_am"
-    agent_output_type: Literal["q", "pi_logits"] = "q"
-    action_selector: str = "epsilon_greedy"
-    obs_last_action: bool = True
-    obs_agent_id: bool = True
+    policy_model: str = setting("rnn", "policy network: rnn, idv_rnn (one per seat) or duelling_rnn")
+    am_model: str = setting("none_am", "agent model: none_am, base_am, liam_am or omg_am")
+    agent_output_type: Literal["q", "pi_logits"] = setting("q", "network outputs: q (action values) or pi_logits")
+    action_selector: str = setting("epsilon_greedy", "action selector: epsilon_greedy or multinomial")
+    obs_last_action: bool = setting(True, "the agent's last action is part of its input")
+    obs_agent_id: bool = setting(True, "the agent's seat is part of its input")
 
 
 class Memory(NamedTuple):
-    """What a team of `batch` worlds remembers between two steps."""
+    """The recurrent state of policy and agent model, and the last actions."""
 
     hidden: Float[Array, "batch agent hidden"]
     last_actions: Int[Array, "batch agent"]
+    model: Float[Array, "batch agent model_hidden"]
 
 
 class Unrolled(NamedTuple):
-    """A network's outputs and hidden states along whole episodes."""
+    """Outputs and recurrent states of a network along whole episodes."""
 
-    outputs: Float[Array, "batch time agent action"]
-    hidden: Float[Array, "batch time agent hidden"]
+    outputs: Float[Array, "time batch agent action"]
+    hidden: Float[Array, "time batch agent hidden"]
 
 
-class BasicMAC:
-    """Holds settings and shapes only; the network is passed in, so that it can be trained, frozen or stacked."""
-
-    Settings = MACSettings
-
+class BasicMAC(Controller):
     def __init__(self, spec: Spec, config: Mapping[str, Any]):
         self.spec = spec
         self.settings = fill(MACSettings, config)
@@ -56,19 +59,80 @@ class BasicMAC:
         self.agent_settings = fill(self.agent_class.Settings, config)
         selector = choose(selector_REGISTRY, self.settings.action_selector, "action_selector")
         self.selector = selector(fill(selector.Settings, config))
-        self.one_hot = OneHot(spec.n_actions)
+        self.am = choose(am_REGISTRY, self.settings.am_model, "am_model")(spec, self.own_size, config)
+        self.obs_is_state = self.am.obs_is_state
+        self.needs = self.am.needs
+        self.prior_size = self.am.prior_size
+
+    @classmethod
+    def create(cls, env: MultiAgentEnv, config: Mapping[str, Any], artifacts: Mapping[str, Any]) -> BasicMAC:
+        return cls(env.spec, config)
+
+    @classmethod
+    def settings_classes(cls, config: Mapping[str, Any]) -> list[type]:
+        s = fill(MACSettings, config)
+        return [
+            MACSettings,
+            choose(agent_REGISTRY, s.policy_model, "policy_model").Settings,
+            choose(selector_REGISTRY, s.action_selector, "action_selector").Settings,
+            choose(am_REGISTRY, s.am_model, "am_model").Settings,
+        ]
+
+    @classmethod
+    def needs_of(cls, config: Mapping[str, Any]) -> tuple[str, ...]:
+        return choose(am_REGISTRY, fill(MACSettings, config).am_model, "am_model").needs
 
     @property
-    def input_size(self) -> int:
+    def own_size(self) -> int:
+        """Size of the agent's own input: observation, last action, seat."""
         last_action = self.spec.n_actions if self.settings.obs_last_action else 0
         return self.spec.obs_size + last_action + (self.spec.n_agents if self.settings.obs_agent_id else 0)
 
-    def init_agent(self, key: Array) -> Agent:
-        return self.agent_class(self.input_size, self.spec.n_actions, self.spec.n_agents, self.agent_settings, key)
+    @property
+    def input_size(self) -> int:
+        return self.own_size + self.am.output_size
 
-    def init_memory(self, agent: Agent, batch: int, seats: int | None = None) -> Memory:
+    def new_network(self, outputs: int, key: Array) -> Any:
+        """A network of the policy's architecture with this many outputs."""
+        return self.agent_class(self.input_size, outputs, self.spec.n_agents, self.agent_settings, key)
+
+    def init_params(self, key: Array) -> Params:
+        k_agent, k_model = jax.random.split(key)
+        return {"agent": self.new_network(self.spec.n_actions, k_agent), **self.am.init(k_model)}
+
+    # --- acting
+
+    def init_memory(self, params: Params, batch: int, seats: int | None = None, prior: Array | None = None) -> Memory:
         agents = seats or self.spec.n_agents
-        return Memory(agent.init_hidden(batch, agents), jnp.full((batch, agents), -1, jnp.int32))
+        if prior is None:
+            prior = jnp.zeros((batch, agents, self.prior_size))
+        hidden, last_actions = params["agent"].init_hidden(batch, agents), jnp.full((batch, agents), -1, jnp.int32)
+        model = self.am.init_memory(params, prior) if self.am.output_size else jnp.zeros((batch, agents, 0))
+        return Memory(hidden, last_actions, model)
+
+    def select_actions(
+        self,
+        params: Params,
+        seen: Timestep,
+        memory: Memory,
+        t_env: Array,
+        key: Array,
+        test_mode: bool | Array,
+        seats: Int[Array, " seat"] | None = None,
+        env_state: Any = None,
+    ) -> tuple[Int[Array, "batch seat"], Memory]:
+        obs = seen.obs.astype(jnp.float32)
+        own = self.build_inputs(obs, memory.last_actions, seats)
+        inputs, model = own, memory.model
+        if self.am.output_size:
+            embedding, model = self.am.infer(params, Seen(own, self.s_of(obs, seen.state)), memory.model)
+            inputs = jnp.concatenate([own, embedding], -1)
+        outputs, hidden = params["agent"].step(inputs, memory.hidden, seats)
+        if self.settings.agent_output_type == "pi_logits":
+            epsilon = jnp.where(test_mode, 0.0, self.selector.epsilon(t_env))
+            outputs = self.policy(outputs, seen.avail_actions, epsilon)
+        actions = self.selector.select_action(outputs, seen.avail_actions, t_env, key, test_mode)
+        return actions, Memory(hidden, actions, model)
 
     def build_inputs(
         self,
@@ -76,48 +140,67 @@ class BasicMAC:
         last_actions: Int[Array, "*rows agent"],
         seats: Int[Array, " agent"] | None = None,
     ) -> Float[Array, "*rows agent input"]:
-        """What the network sees of each agent; `seats` says which agents these are, where it is not all in order."""
-        parts = [obs]
+        """Each agent's own input. `seats` are the seats of the agent axis; None: all of them in order."""
+        inputs = [obs]
         if self.settings.obs_last_action:
-            parts.append(self.one_hot.transform(last_actions))
+            # The missing last action (-1) becomes all zeros.
+            inputs.append(jax.nn.one_hot(last_actions, self.spec.n_actions))
         if self.settings.obs_agent_id:
             n = self.spec.n_agents
-            who = jnp.eye(n) if seats is None else jax.nn.one_hot(seats, n)
-            parts.append(jnp.broadcast_to(who, (*obs.shape[:-1], n)))
-        return jnp.concatenate(parts, -1)
+            agent_id = jnp.eye(n) if seats is None else jax.nn.one_hot(seats, n)
+            inputs.append(jnp.broadcast_to(agent_id, (*obs.shape[:-1], n)))
+        return jnp.concatenate(inputs, -1)
 
-    def unroll(self, agent: Agent, batch: EpisodeBatch) -> Unrolled:
-        """The network along every episode of a batch, from an empty memory."""
-        inputs = jnp.swapaxes(self.build_inputs(batch.obs, batch.last_actions), 0, 1)
-        outputs, hidden = agent.unroll(inputs, agent.init_hidden(batch.batch_size, self.spec.n_agents))
-        return Unrolled(jnp.swapaxes(outputs, 0, 1), jnp.swapaxes(hidden, 0, 1))
+    def s_of(self, obs: Float[Array, "*rows agent obs"], state: Float[Array, "*rows state"]) -> Array:
+        """s_t of every agent: its own observation, or with `obs_is_state` the global state."""
+        if not self.obs_is_state:
+            return obs
+        return jnp.broadcast_to(state[..., None, :], (*obs.shape[:-1], state.shape[-1])).astype(jnp.float32)
 
     def policy(self, logits: Array, avail_actions: Array, epsilon: Array | float) -> Array:
-        """Probabilities over the available actions, each of them at least ε / (how many there are)."""
-        chances = jax.nn.softmax(jnp.where(avail_actions, logits, UNAVAILABLE), -1)
-        available = jnp.maximum(avail_actions.sum(-1, keepdims=True), 1)
-        return jnp.where(avail_actions, (1 - epsilon) * chances + epsilon / available, 0.0)
+        """Probabilities over the available actions, mixed with the uniform distribution with weight ε."""
+        probabilities = jax.nn.softmax(jnp.where(avail_actions, logits, UNAVAILABLE), -1)
+        return jnp.where(avail_actions, (1 - epsilon) * probabilities + epsilon * uniform_over(avail_actions), 0.0)
 
-    def select_actions(
-        self,
-        agent: Agent,
-        seen: Timestep,
-        memory: Memory,
-        t_env: Array,
-        key: Array,
-        test_mode: bool,
-        seats: Int[Array, " agent"] | None = None,
-    ) -> tuple[Int[Array, "batch agent"], Memory]:
-        inputs = self.build_inputs(seen.obs.astype(jnp.float32), memory.last_actions, seats)
-        outputs, hidden = agent.step(inputs, memory.hidden, seats)
-        actions = self.choose(outputs, seen.avail_actions, t_env, key, test_mode)
-        return actions, Memory(hidden, actions)
+    def exploration(self, t_env: int) -> dict[str, float]:
+        return {"epsilon": float(self.selector.epsilon(t_env))}
 
-    def choose(
-        self, outputs: Array, avail_actions: Array, t_env: Array, key: Array, test_mode: bool
-    ) -> Int[Array, "batch agent"]:
-        """Actions from the network's outputs, as the action selector has it."""
-        if self.settings.agent_output_type == "pi_logits":
-            epsilon = 0.0 if test_mode else self.selector.epsilon(t_env)
-            outputs = self.policy(outputs, avail_actions, epsilon)
-        return self.selector.select_action(outputs, avail_actions, t_env, key, test_mode)
+    # --- learning (time first)
+
+    def unroll(self, params: Params, batch: EpisodeBatch) -> Unrolled:
+        """A team's policy along every episode of a batch. Policies without an agent model only."""
+        own = time_first(self.build_inputs(batch.obs, batch.last_actions))
+        return self.unroll_on(params["agent"], Seen(own, own), jnp.zeros((*own.shape[:-1], 0)))
+
+    def seen(self, batch: FocalBatch) -> Seen:
+        """The inputs of the agent model along whole episodes."""
+        own = self.build_inputs(batch.obs, batch.last_actions)
+        return Seen(time_first(own), time_first(batch.state if self.obs_is_state else batch.obs))
+
+    def infer_all(self, params: Params, seen: Seen, batch: FocalBatch) -> Inferred:
+        prior = batch.prior if self.prior_size else jnp.zeros((*batch.prior.shape[:-1], 0))
+        return self.am.infer_all(params, seen, self.am.init_memory(params, prior))
+
+    def mean_embedding(self, params: Params, batch: FocalBatch) -> Float[Array, "batch seat embedding"]:
+        """The mean embedding of each episode: what `carry_over` hands to the next one with the same partners."""
+        inferred = self.infer_all(params, self.seen(batch), batch).embedding
+        mask = time_first(batch.mask)
+        return (inferred * mask[..., None]).sum(0) / jnp.maximum(mask.sum(0), 1)[..., None]
+
+    def unroll_on(self, network: Any, seen: Seen, embedding: Float[Array, "time batch agent embedding"]) -> Unrolled:
+        """A network along whole episodes, conditioned on an embedding."""
+        inputs = jnp.concatenate([seen.own, embedding], -1)
+        return Unrolled(*network.unroll(inputs, network.init_hidden(inputs.shape[1], inputs.shape[2])))
+
+    def unroll_both(self, online: Any, target: Any, seen: Seen, embedding: Array) -> tuple[Unrolled, Unrolled]:
+        """Online and target network on the same inputs: on a GPU in one scan, with half the launches."""
+        if not few_launches():
+            return self.unroll_on(online, seen, embedding), self.unroll_on(target, seen, embedding)
+        stacked = jax.tree.map(lambda a, b: jnp.stack([a, jax.lax.stop_gradient(b)]), online, target)
+        both = jax.vmap(lambda network: self.unroll_on(network, seen, embedding))(stacked)
+        return Unrolled(*(x[0] for x in both)), Unrolled(*(x[1] for x in both))
+
+
+def before_each_step(hidden: Float[Array, "time *rows hidden"]) -> Float[Array, "time *rows hidden"]:
+    """From the recurrent state after every step to the state before it (zero before the first)."""
+    return jnp.concatenate([jnp.zeros_like(hidden[:1]), hidden[:-1]])

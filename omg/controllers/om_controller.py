@@ -1,118 +1,36 @@
-"""Controllers that model the others, and teams of different minds.
+"""The controller of a whole team in which one group is trained and frozen policies fill the other seats.
 
-`FocalMAC` is a policy with an agent model in front of it. `MultiModuleMAC` seats it among others: for every seat k
-there is a stretch of worlds in which the trained agent sits in seat k and the rest of the team follows in order.
+Environments come as `seats × blocks × environments of a block`: for every seat k there is a stretch of environments in
+which the focal agent sits in seat k, with the rest of the team after it in order. Each block is played by one member of
+a pool. The seating is known before compiling.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Int
 
-from omg.components.focal_batch import FocalBatch
-from omg.controllers.basic_controller import BasicMAC, Memory, Unrolled
+from omg.controllers.base import Controller
 from omg.envs.multiagentenv import Spec, Timestep
-from omg.modules.am import REGISTRY as am_REGISTRY
-from omg.modules.am import Inferred, Seen
-from omg.modules.am.base import time_first
-from omg.utils import device
-from omg.utils.settings import choose
-
-
-class FocalMemory(NamedTuple):
-    """What the policy remembers, and what its agent model does."""
-
-    policy: Memory
-    model: Float[Array, "batch agent hidden"]
-
-
-class FocalMAC(BasicMAC):
-    """`agent` is a dictionary: the policy under `agent`, and the agent model's networks under their own names."""
-
-    def __init__(self, spec: Spec, config: Mapping[str, Any]):
-        super().__init__(spec, config)
-        model = choose(am_REGISTRY, self.settings.am_model, "am_model")
-        self.am = model(spec, super().input_size, config)
-        self.obs_is_state = bool(config.get("obs_is_state", False))
-        self.carry_over = bool(config.get("carry_over", False)) and self.am.needs_vae
-
-    @property
-    def input_size(self) -> int:
-        return super().input_size + self.am.output_size
-
-    @property
-    def prior_size(self) -> int:
-        return self.am.output_size if self.carry_over else 0
-
-    def init_memory(  # type: ignore[override]
-        self, agent: Any, batch: int, seats: int | None = None, prior: Array | None = None
-    ) -> FocalMemory:
-        agents = seats or self.spec.n_agents
-        if prior is None:
-            prior = jnp.zeros((batch, agents, self.prior_size))
-        empty = super().init_memory(agent["agent"], batch, agents)
-        return FocalMemory(empty, self.am.init_memory(agent, prior))
-
-    def select_actions(self, agent, seen, memory, t_env, key, test_mode, seats=None):
-        obs = seen.obs.astype(jnp.float32)
-        own = self.build_inputs(obs, memory.policy.last_actions, seats)
-        embedding, model = self.am.infer(agent, Seen(own, self.situation(obs, seen.state)), memory.model)
-        outputs, hidden = agent["agent"].step(jnp.concatenate([own, embedding], -1), memory.policy.hidden, seats)
-        actions = self.choose(outputs, seen.avail_actions, t_env, key, test_mode)
-        return actions, FocalMemory(Memory(hidden, actions), model)
-
-    def situation(self, obs: Float[Array, "*rows agent obs"], state: Float[Array, "*rows state"]) -> Array:
-        """s_t: the agent's own observation, or by choice the state of the world."""
-        if not self.obs_is_state:
-            return obs
-        return jnp.broadcast_to(state[..., None, :], (*obs.shape[:-1], state.shape[-1])).astype(jnp.float32)
-
-    def seen(self, batch: FocalBatch) -> Seen:
-        """Whole episodes as the agent model may see them, time first."""
-        own = self.build_inputs(batch.obs, batch.last_actions)
-        return Seen(time_first(own), time_first(batch.state if self.obs_is_state else batch.obs))
-
-    def infer_all(self, params: Any, seen: Seen, batch: FocalBatch) -> Inferred:
-        return self.am.infer_all(params, seen, self.am.init_memory(params, self._prior(batch)))
-
-    def summary(self, params: Any, batch: FocalBatch) -> Float[Array, "batch slot embedding"]:
-        """The mean of what was inferred in each episode: what it leaves for the next one with the same others."""
-        inferred = self.infer_all(params, self.seen(batch), batch).embedding
-        mask = time_first(batch.mask)
-        return (inferred * mask[..., None]).sum(0) / jnp.maximum(mask.sum(0), 1)[..., None]
-
-    def _prior(self, batch: FocalBatch) -> Array:
-        return batch.prior if self.prior_size else jnp.zeros((*batch.prior.shape[:-1], 0))
-
-    def unroll_on(self, agent: Any, seen: Seen, embedding: Float[Array, "time batch slot embedding"]) -> Unrolled:
-        """The policy along whole episodes on what it is told of the others. Time first, as everything here."""
-        inputs = jnp.concatenate([seen.own, embedding], -1)
-        return Unrolled(*agent.unroll(inputs, agent.init_hidden(inputs.shape[1], inputs.shape[2])))
-
-    def unroll_both(self, agent: Any, older: Any, seen: Seen, embedding: Array) -> tuple[Unrolled, Unrolled]:
-        """Two networks of one shape on the same inputs: on a GPU in one scan, with half the launches."""
-        if not device.few_launches():
-            return self.unroll_on(agent, seen, embedding), self.unroll_on(older, seen, embedding)
-        stacked = jax.tree.map(lambda a, b: jnp.stack([a, jax.lax.stop_gradient(b)]), agent, older)
-        both = jax.vmap(lambda network: self.unroll_on(network, seen, embedding))(stacked)
-        return Unrolled(*(x[0] for x in both)), Unrolled(*(x[1] for x in both))
 
 
 class Side(NamedTuple):
-    """Opponents of one kind in the seats `offsets` places after the focal agent; `blocks` members share the worlds."""
+    """Opponents of one architecture group in the seats `offsets` places after the focal agent.
 
-    mac: Any
+    `blocks` members share the environments equally.
+    """
+
+    mac: Controller
     offsets: tuple[int, ...]
     blocks: int
 
 
 class TeamPolicies(NamedTuple):
-    """The trained networks, and for every side its members' networks with a leading axis over blocks."""
+    """The trained networks, and for every side the networks of its members with a leading axis over blocks."""
 
     trained: Any
     sides: tuple[Any, ...]
@@ -124,93 +42,110 @@ class TeamMemory(NamedTuple):
 
 
 class TeamPrior(NamedTuple):
-    """What everybody brings from earlier episodes: the trained agent's own, and each side's (nothing: none)."""
+    """What is carried over from earlier episodes: by the trained agent, and by each side (empty: nothing)."""
 
     trained: Any
     sides: tuple[Any, ...] = ()
 
 
-class MultiModuleMAC:
-    """Worlds come as `seats × blocks × worlds of a block`. Who sits where is known before compiling."""
-
-    def __init__(self, spec: Spec, trained: Any, offsets: tuple[int, ...], sides: tuple[Side, ...]):
+class MultiModuleMAC(Controller):
+    def __init__(self, spec: Spec, trained: Controller, offsets: tuple[int, ...], sides: tuple[Side, ...]):
         self.spec = spec
         self.trained = trained
-        self.plans = getattr(trained, "plans", False)
-        self.prior_size = getattr(trained, "prior_size", 0)
+        self.plans = trained.plans  # type: ignore[misc]
+        self.prior_size = trained.prior_size
         self.sides = sides
         self.offsets = offsets
         seats = np.arange(spec.n_agents)[:, None]
         self.seats = tuple((seats + np.array(o)) % spec.n_agents for o in (offsets, *(s.offsets for s in sides)))
-        self.back = np.argsort(np.concatenate(self.seats, -1), -1)
+        self.order = np.argsort(np.concatenate(self.seats, -1), -1)
 
-    def init_memory(self, agent: TeamPolicies, batch: int, prior: Array | TeamPrior | None = None) -> TeamMemory:
+    def init_memory(
+        self, params: TeamPolicies, batch: int, seats: int | None = None, prior: Array | TeamPrior | None = None
+    ) -> TeamMemory:
         n = self.spec.n_agents
-        worlds = batch // n
-        given = prior if isinstance(prior, TeamPrior) else TeamPrior(prior)
-        own = self._own_memory(agent.trained, worlds, given.trained)
+        envs = batch // n
+        carried = prior if isinstance(prior, TeamPrior) else TeamPrior(prior)
+        trained = self._trained_memory(params.trained, envs, carried.trained)
 
-        def of(i: int, side: Side, policies: Any) -> Any:
-            size = worlds // side.blocks
-            if i < len(given.sides):
-                brought = jax.tree.map(lambda x: x.reshape(n, side.blocks, size, *x.shape[1:]), given.sides[i])
-                return jax.vmap(jax.vmap(side.mac.remembering))(brought)
-            one = jax.vmap(lambda p: side.mac.init_memory(p, size, len(side.offsets)))(policies)
+        def memory_of(i: int, side: Side, policies: Any) -> Any:
+            size, agents = envs // side.blocks, len(side.offsets)
+            if i < len(carried.sides):
+                given = jax.tree.map(lambda x: x.reshape(n, side.blocks, size, *x.shape[1:]), carried.sides[i])
+                start = jax.vmap(lambda p, g: side.mac.init_memory(p, size, agents, g))
+                return jax.vmap(start, in_axes=(None, 0))(policies, given)
+            one = jax.vmap(lambda p: side.mac.init_memory(p, size, agents))(policies)
             return jax.tree.map(lambda x: jnp.broadcast_to(x, (n, *x.shape)), one)
 
-        sides = zip(range(len(self.sides)), self.sides, agent.sides, strict=True)
-        return TeamMemory(own, tuple(of(*side) for side in sides))
+        sides = zip(range(len(self.sides)), self.sides, params.sides, strict=True)
+        return TeamMemory(trained, tuple(memory_of(*side) for side in sides))
 
-    def _own_memory(self, trained: Any, worlds: int, prior: Array | None) -> Any:
+    def _trained_memory(self, trained: Any, envs: int, prior: Any) -> Any:
         n, agents = self.spec.n_agents, len(self.offsets)
         if self.plans:
-            return self.trained.init_memory(trained, n * worlds, agents, prior)
+            return self.trained.init_memory(trained, n * envs, agents, prior)
         if prior is None or not self.prior_size:
-            one = self.trained.init_memory(trained, worlds, agents)
+            one = self.trained.init_memory(trained, envs, agents)
             return jax.tree.map(lambda x: jnp.broadcast_to(x, (n, *x.shape)), one)
-        prior = jnp.broadcast_to(prior.reshape(n, worlds, 1, -1), (n, worlds, agents, self.prior_size))
-        return jax.vmap(lambda p: self.trained.init_memory(trained, worlds, agents, p))(prior)
+        prior = jnp.broadcast_to(prior.reshape(n, envs, 1, -1), (n, envs, agents, self.prior_size))
+        return jax.vmap(lambda p: self.trained.init_memory(trained, envs, agents, p))(prior)
 
     def select_actions(
-        self, agent: TeamPolicies, seen: Timestep, memory: TeamMemory, t_env: Array, key: Array, test_mode: bool,
-        world: Any = None,
-    ) -> tuple[Int[Array, "batch agent"], TeamMemory]:  # fmt: skip
+        self,
+        params: TeamPolicies,
+        seen: Timestep,
+        memory: TeamMemory,
+        t_env: Array,
+        key: Array,
+        test_mode: bool | Array,
+        seats: Int[Array, "*batch seat"] | None = None,
+        env_state: Any = None,
+    ) -> tuple[Int[Array, "batch agent"], TeamMemory]:
         n = self.spec.n_agents
-        everything = seen
-        k_own, *k_sides = jax.random.split(key, 1 + len(self.sides))
-        seen = jax.tree.map(lambda x: x.reshape(n, -1, *x.shape[1:]), seen)
+        k_trained, *k_sides = jax.random.split(key, 1 + len(self.sides))
+        by_seat = jax.tree.map(lambda x: x.reshape(n, -1, *x.shape[1:]), seen)
 
-        def own(seen_k: Timestep, memory_k: Any, k: Array, seats: Array):
-            return self.trained.select_actions(agent.trained, _of(seen_k, seats), memory_k, t_env, k, test_mode, seats)
+        def act(seen_k: Timestep, memory_k: Any, k: Array, seats_k: Array) -> tuple[Array, Any]:
+            return self.trained.select_actions(
+                params.trained, _of(seen_k, seats_k), memory_k, t_env, k, test_mode, seats_k
+            )
 
         if self.plans:
-            seats = jnp.repeat(jnp.asarray(self.seats[0]), everything.obs.shape[0] // n, axis=0)
+            in_rows = jnp.repeat(jnp.asarray(self.seats[0]), seen.obs.shape[0] // n, axis=0)
             taken, trained = self.trained.select_actions(
-                agent.trained, everything, memory.trained, t_env, k_own, test_mode, seats, world
+                params.trained, seen, memory.trained, t_env, k_trained, test_mode, in_rows, env_state
             )
             taken = taken.reshape(n, -1, len(self.offsets))
         else:
-            taken, trained = jax.vmap(own)(seen, memory.trained, jax.random.split(k_own, n), self.seats[0])
-        actions, remembered = [taken], []
-        for side, policies, remembers, k_side, seats in zip(
-            self.sides, agent.sides, memory.sides, k_sides, self.seats[1:], strict=True
+            taken, trained = jax.vmap(act)(by_seat, memory.trained, jax.random.split(k_trained, n), self.seats[0])
+        actions, memories = [taken], []
+        for side, policies, side_memory, k_side, side_seats in zip(
+            self.sides, params.sides, memory.sides, k_sides, self.seats[1:], strict=True
         ):
-            taken, after = self._side(side, policies, seen, remembers, t_env, k_side, seats)
+            taken, after = self._act_side(side, policies, by_seat, side_memory, t_env, k_side, side_seats)
             actions.append(taken)
-            remembered.append(after)
+            memories.append(after)
         columns = jnp.concatenate(actions, -1)
-        in_order = jnp.take_along_axis(columns, jnp.asarray(self.back)[:, None], axis=-1)
-        return in_order.reshape(-1, n), TeamMemory(trained, tuple(remembered))
+        in_order = jnp.take_along_axis(columns, jnp.asarray(self.order)[:, None], axis=-1)
+        return in_order.reshape(-1, n), TeamMemory(trained, tuple(memories))
 
     def observe(
-        self, agent: TeamPolicies, memory: TeamMemory, seen: Timestep, actions: Array, world: Any, shown: Timestep,
-        running: Array,
-    ) -> tuple[TeamMemory, dict[str, Array]]:  # fmt: skip
-        trained, noted = self.trained.observe(agent.trained, memory.trained, seen, actions, world, shown, running)
-        return memory._replace(trained=trained), noted
+        self,
+        params: TeamPolicies,
+        memory: TeamMemory,
+        seen: Timestep,
+        actions: Int[Array, "batch agent"],
+        env_state: Any,
+        shown: Timestep,
+        running: Bool[Array, " batch"],
+    ) -> tuple[TeamMemory, dict[str, Array]]:
+        if not self.plans:
+            return memory, {}
+        trained, record = self.trained.observe(params.trained, memory.trained, seen, actions, env_state, shown, running)
+        return memory._replace(trained=trained), record
 
-    def _side(self, side: Side, policies: Any, seen: Timestep, memory: Any, t_env: Array, key: Array, seats: Any):
-        """Every block is played by its own member; a frozen policy does not explore."""
+    def _act_side(self, side: Side, policies: Any, seen: Timestep, memory: Any, t_env: Array, key: Array, seats: Any):
+        """Every block is played by its own member. Frozen policies do not explore."""
         n = self.spec.n_agents
         blocks = jax.tree.map(lambda x: x.reshape(n, side.blocks, -1, *x.shape[2:]), seen)
 
@@ -224,7 +159,7 @@ class MultiModuleMAC:
 
 
 def _of(seen: Timestep, seats: Array) -> Timestep:
-    """What some of the agents see."""
+    """The observations of some of the agents."""
     return seen._replace(
         obs=seen.obs[:, seats], avail_actions=seen.avail_actions[:, seats], alive=seen.alive[:, seats],
         reward=seen.reward[:, seats],

@@ -1,10 +1,15 @@
-"""Worlds by name (`env`). `make("foraging", grid_size=8)` gives one; what a world imports is loaded when it is made."""
+"""Environments by name: `make("foraging", grid_size=8)`, or by environment configuration: `make("two_step")`.
+
+`REGISTRY` maps each name (the setting `env`) to a function that builds the environment from its `env_args`. That
+function imports the packages of the environment; packages of other environments need not be installed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from omg.config import available, read_yaml
 from omg.envs.multiagentenv import MultiAgentEnv, Spec, Timestep
 from omg.utils.settings import choose, fill_exactly
 
@@ -28,9 +33,9 @@ def _matrix_game(env_args: Mapping[str, Any]) -> MultiAgentEnv:
 
 
 def _jaxmarl(env_args: Mapping[str, Any]) -> MultiAgentEnv:
-    from omg.envs.jaxmarl_adapter import JaxMARLWorld
+    from omg.envs.jaxmarl_adapter import JaxMARLEnv
 
-    return JaxMARLWorld(env_args)
+    return JaxMARLEnv(env_args)
 
 
 def _battle(env_args: Mapping[str, Any]) -> MultiAgentEnv:
@@ -52,15 +57,15 @@ def _snowdrift(env_args: Mapping[str, Any]) -> MultiAgentEnv:
 
 
 def _sc2(env_args: Mapping[str, Any]) -> MultiAgentEnv:
-    from omg.envs.host import SC2World
+    from omg.envs.host import SC2Env
 
-    return SC2World(env_args)
+    return SC2Env(env_args)
 
 
 def _pettingzoo(env_args: Mapping[str, Any]) -> MultiAgentEnv:
-    from omg.envs.pettingzoo_worlds import PettingZooWorld
+    from omg.envs.pettingzoo_adapter import PettingZooEnv
 
-    return PettingZooWorld(env_args)
+    return PettingZooEnv(env_args)
 
 
 REGISTRY: dict[str, Callable[[Mapping[str, Any]], MultiAgentEnv]] = {
@@ -76,23 +81,52 @@ REGISTRY: dict[str, Callable[[Mapping[str, Any]], MultiAgentEnv]] = {
 }
 
 
-def to_smac(world: str, seed: int = 0, /, **env_args: Any) -> Any:
-    """A world of ours behind SMAC's interface: `to_smac("battle", 1, map_name="8m")` in place of `StarCraft2Env`."""
+def make(name: str, /, **env_args: Any) -> MultiAgentEnv:
+    """Builds an environment.
+
+    Args:
+        name: a key of `REGISTRY` (`"foraging"`), or an environment configuration that comes with the package
+            (`"two_step"`). The configuration's `env_args` are the defaults.
+        env_args: the environment's settings. They override the defaults one by one.
+
+    Raises:
+        UserError: the name or a setting is unknown, or a package that the environment needs is not installed.
+    """
+    configs = available("envs")
+    choose({**configs, **REGISTRY}, name, "environment")
+    config = read_yaml(configs[name]) if name in configs else {}
+    # A registered environment takes precedence over a configuration of another environment with the same name.
+    if name in REGISTRY and config.get("env") != name:
+        return REGISTRY[name](env_args)
+    return choose(REGISTRY, config.get("env"), "environment")({**(config.get("env_args") or {}), **env_args})
+
+
+def to_smac(name: str, seed: int = 0, /, **env_args: Any) -> Any:
+    """An environment with SMAC's interface: `to_smac("battle", 1, map_name="8m")` replaces `StarCraft2Env`.
+
+    Args:
+        name: as in `make`.
+        seed: the seed of the episodes.
+        env_args: as in `make`.
+    """
     from omg.envs.smac_interface import SMACInterface
 
-    return SMACInterface(make(world, **env_args), seed)
+    return SMACInterface(make(name, **env_args), seed)
 
 
-def to_pettingzoo(world: str | MultiAgentEnv, seed: int = 0, /, render_mode: str | None = None, **env_args: Any) -> Any:
-    """A world of ours as PettingZoo's `ParallelEnv`: `to_pettingzoo("stag_hunt", stags=2)`."""
-    from omg.envs.pettingzoo_worlds import OurParallelEnv
+def to_pettingzoo(name: str | MultiAgentEnv, seed: int = 0, /, render_mode: str | None = None, **env_args: Any) -> Any:
+    """An environment as PettingZoo's `ParallelEnv`: `to_pettingzoo("stag_hunt", stags=2)`.
 
-    ours = make(world, **env_args) if isinstance(world, str) else world
-    return OurParallelEnv(ours, seed, render_mode)
+    Args:
+        name: as in `make`, or an environment that is already built.
+        seed: the seed of the episodes until `reset(seed=…)` sets another one.
+        render_mode: PettingZoo's render mode; `"rgb_array"` is supported.
+        env_args: as in `make`.
+    """
+    from omg.envs.pettingzoo_adapter import ToParallelEnv
 
-
-def make(world: str, /, **env_args: Any) -> MultiAgentEnv:
-    return choose(REGISTRY, world, "world")(env_args)
+    env = make(name, **env_args) if isinstance(name, str) else name
+    return ToParallelEnv(env, seed, render_mode)
 
 
 __all__ = ["REGISTRY", "MultiAgentEnv", "Spec", "Timestep", "make", "to_pettingzoo", "to_smac"]

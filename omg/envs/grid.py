@@ -1,4 +1,4 @@
-"""What boards of cells have in common: moves, places drawn by lot, and a picture."""
+"""Shared code of the grid environments: moves, random cells, features of goals, and drawing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from PIL import Image, ImageDraw
 
 MOVES = np.array([[0, 0], [-1, 0], [1, 0], [0, -1], [0, 1]], np.int32)
-"""Stay, up, down, left, right: rows and columns."""
+"""The actions stay, up, down, left and right as changes of (row, column)."""
 
 CELL = 40
 PAPER, LINES = (247, 245, 240), (214, 210, 200)
@@ -19,13 +19,13 @@ COLOURS = [(41, 98, 155), (39, 125, 90), (120, 80, 160), (190, 120, 30), (90, 90
 
 
 def scatter(key: Array, size: int, count: int) -> Int[Array, "count 2"]:
-    """Different cells, every choice of them as likely."""
+    """Samples `count` different cells (row, column) uniformly."""
     _, cells = jax.lax.top_k(jax.random.bits(key, (size * size,), jnp.uint32) >> 1, count)
     return jnp.stack([cells // size, cells % size], -1)
 
 
 def stays_on_board(places: Int[Array, "agent 2"], size: int) -> Bool[Array, "agent 5"]:
-    """Which moves do not lead off the board."""
+    """Which of the five moves stay on the board."""
     after = places[:, None] + MOVES
     return ((after >= 0) & (after < size)).all(-1)
 
@@ -33,37 +33,48 @@ def stays_on_board(places: Int[Array, "agent 2"], size: int) -> Bool[Array, "age
 def move(
     places: Int[Array, "agent 2"], actions: Int[Array, " agent"], moving: Bool[Array, " agent"], size: int
 ) -> Int[Array, "agent 2"]:
+    """The agents' cells after their moves. Only agents with `moving` True move, and none leaves the board."""
     after = jnp.clip(places + jnp.asarray(MOVES)[actions], 0, size - 1)
     return jnp.where(moving[:, None], after, places)
 
 
 def each_first(rows: Float[Array, "agent feature"]) -> Float[Array, "agent agent feature"]:
-    """The same rows as every agent lists them: itself first, the others in order of their seats."""
+    """The rows in each agent's own order: itself first, then the agents after it, then the agents before it."""
     n = rows.shape[0]
     return rows[(np.arange(n)[:, None] + np.arange(n)) % n]
 
 
-SEEN = 6
-"""How many numbers `from_here` says of a goal."""
+GOAL_SIZE = 6
+"""The number of features that `relative_goals` computes for a goal."""
 
 
-def from_here(
-    goals: Float[Array, "*rows goal 3"], me: Float[Array, "*rows 2"], cell: float
+def relative_goals(
+    goals: Float[Array, "*rows goal 3"], own: Float[Array, "*rows 2"], cell: float
 ) -> Float[Array, "*rows goal 6"]:
-    """Goals (row, column, there) as seen from a place: the way to them, how long it is, whether they are there, and the
-    way once more, sharply for what is a step or two away. `cell` is the length of a step.
+    """Features of goals relative to an agent.
+
+    Args:
+        goals: row, column and presence of each goal. Presence is 0 for goals that no longer exist or
+            are out of sight.
+        own: the agent's row and column.
+        cell: the size of one cell in the unit of the observation.
+
+    Returns:
+        Six features per goal: row and column offset, Manhattan distance, presence, and the offset in cells clipped to
+        [-2, 2], which resolves nearby goals better. Offset and distance are 0 for goals that are not present.
     """
-    way = (goals[..., :2] - me[..., None, :]) * goals[..., 2:].astype(bool)
-    far = abs(way).sum(-1, keepdims=True)
-    return jnp.concatenate([way, far, goals[..., 2:], jnp.clip(way / cell, -2, 2)], -1)
+    offset = (goals[..., :2] - own[..., None, :]) * goals[..., 2:].astype(bool)
+    distance = abs(offset).sum(-1, keepdims=True)
+    return jnp.concatenate([offset, distance, goals[..., 2:], jnp.clip(offset / cell, -2, 2)], -1)
 
 
-def steps_to(seen: Float[Array, "*rows goal 6"], cell: float) -> Float[Array, "*rows goal"]:
-    """How many steps away goals are, as `from_here` sees them; what is gone is out of reach."""
-    return jnp.where(seen[..., 3] > 0, seen[..., 2] / cell, jnp.inf)
+def steps_to(features: Float[Array, "*rows goal feature"], cell: float) -> Float[Array, "*rows goal"]:
+    """The distance to goals in steps, from the features of `relative_goals`. Absent goals are infinitely far."""
+    return jnp.where(features[..., 3] > 0, features[..., 2] / cell, jnp.inf)
 
 
 def board(size: int) -> tuple[Image.Image, ImageDraw.ImageDraw]:
+    """An empty board of `size` × `size` cells, and the pen to draw on it."""
     picture = Image.new("RGB", (size * CELL + 1, size * CELL + 1), PAPER)
     draw = ImageDraw.Draw(picture)
     for i in range(size + 1):
@@ -80,6 +91,7 @@ def disc(
     label: str,
     shift: int = 0,
 ) -> None:
+    """Draws a labelled disc in a cell, `shift` pixels off its centre."""
     y, x = (int(p) * CELL + CELL // 2 for p in place)
     x, y = x + shift, y + shift
     draw.ellipse([x - radius, y - radius, x + radius, y + radius], fill=colour)

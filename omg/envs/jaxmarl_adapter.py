@@ -1,11 +1,10 @@
-"""Any discrete-action world of JaxMARL as one of ours: padded to common sizes, and masked."""
+"""Environments of JaxMARL with discrete actions. Observations and action sets are padded to one size and masked."""
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-import io
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -14,50 +13,57 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from omg.envs.multiagentenv import Kind, MultiAgentEnv, Spec, Storage, Timestep
-from omg.utils.settings import UserError, nearest
+from omg.envs.multiagentenv import MultiAgentEnv, Spec, Storage, Timestep, check_game_type
+from omg.envs.packages import missing_package, silenced
+from omg.utils.settings import UserError, choose, nearest
 
 COOPERATIVE = {"MPE_simple_spread_v3", "MPE_simple_reference_v3", "MPE_simple_speaker_listener_v4", "switch_riddle"}
 COOPERATIVE |= {"HeuristicEnemySMAX", "hanabi", "overcooked", "overcooked_v2"}
 
 
 def import_jaxmarl() -> ModuleType:
-    """JaxMARL, without the lines it prints while it is imported."""
-    with contextlib.redirect_stdout(io.StringIO()):
-        import jaxmarl
+    """Imports JaxMARL without the lines that it prints."""
+    if "jaxmarl" in sys.modules and sys.modules["jaxmarl"] is not None:
+        return sys.modules["jaxmarl"]
+    try:
+        with silenced():
+            import jaxmarl
+    except ImportError as error:
+        raise missing_package("this environment", "jaxmarl", "pip install jaxmarl") from error
     return jaxmarl
 
 
-class JaxMARLWorld(MultiAgentEnv):
-    """`env_args.name` is JaxMARL's name of the world; `kind` and `episode_limit` are ours; the rest goes to JaxMARL."""
+class JaxMARLEnv(MultiAgentEnv):
+    """An environment of JaxMARL.
+
+    `env_args.name` is JaxMARL's name of the environment. `game_type` and `episode_limit` belong to this class.
+    `layout` (Overcooked) and `scenario` (SMAX) may be names. All other settings are passed to JaxMARL.
+    """
 
     def __init__(self, env_args: Mapping[str, Any]):
         options = dict(env_args)
-        name, kind = options.pop("name", None), options.pop("kind", None)
+        name, game_type = options.pop("name", None), options.pop("game_type", None)
         limit = options.pop("episode_limit", None)
         self.game = _make(name, options)
         self.agents = list(self.game.agents)
         self.actions = [_n_actions(self.game.action_space(a), a, name) for a in self.agents]
         obs, state = _try(lambda: jax.eval_shape(self.game.reset, jax.random.key(0)), name)
         if not isinstance(obs, dict) or any(a not in obs for a in self.agents):
-            raise UserError(f"JaxMARL's {name} does not fit: it gives no observation of its own to each agent.")
+            raise UserError(f"JaxMARL's {name} is not supported: it does not return one observation per agent.")
         self.obs_sizes = [int(np.prod(obs[a].shape)) for a in self.agents]
         self.has_state = "world_state" in obs
         self.legal = _legal_actions(self.game, state)
 
         obs_size, n_actions = max(self.obs_sizes), max(self.actions)
         shape = obs["world_state"].shape if self.has_state else (len(self.agents) * obs_size,)
-        small = obs[self.agents[0]].dtype.name
-        whole = small if small in ("int8", "uint8", "bool") and not self.has_state else "float32"
-        storage = Storage(whole)
-        kind = kind or ("cooperative" if name in COOPERATIVE else "mixed")
-        if kind not in ("cooperative", "zero-sum", "mixed"):
-            raise UserError(f"env_args.kind takes 'cooperative', 'zero-sum' or 'mixed', not {kind!r}.")
+        dtype = obs[self.agents[0]].dtype.name
+        small = dtype in ("int8", "uint8", "bool") and not self.has_state
+        storage = Storage(dtype if small else "float32")
         self.spec = Spec(
             name, len(self.agents), n_actions, obs_size, int(np.prod(shape)), _limit(self.game, limit, name),
-            _kind(kind), storage, storage,
+            check_game_type(game_type or ("cooperative" if name in COOPERATIVE else "mixed")), storage, storage,
         )  # fmt: skip
-        self.can = jnp.arange(n_actions) < jnp.array(self.actions)[:, None]
+        self.in_action_set = jnp.arange(n_actions) < jnp.array(self.actions)[:, None]
         _try(lambda: jax.eval_shape(self._first_step, jax.random.key(0)), name)
 
     def _first_step(self, key: Array):
@@ -66,23 +72,23 @@ class JaxMARLWorld(MultiAgentEnv):
     def reset(self, key: Array) -> tuple[Any, Timestep]:
         obs, game = self.game.reset(key)
         n = self.spec.n_agents
-        seen = self._show(game, obs, jnp.zeros(n), jnp.zeros((), bool), jnp.ones(n, bool))
-        return (game, jnp.zeros((), jnp.int32)), seen
+        timestep = self._timestep(game, obs, jnp.zeros(n), jnp.zeros((), bool), jnp.ones(n, bool))
+        return (game, jnp.zeros((), jnp.int32)), timestep
 
     def step(self, state: Any, actions: Int[Array, " agent"], key: Array) -> tuple[Any, Timestep]:
         game, t = state
-        named = {a: actions[i] for i, a in enumerate(self.agents)}
-        obs, game, rewards, dones, _ = self.game.step_env(key, game, named)
+        by_agent = {a: actions[i] for i, a in enumerate(self.agents)}
+        obs, game, rewards, dones, _ = self.game.step_env(key, game, by_agent)
         reward = jnp.stack([jnp.asarray(rewards[a], jnp.float32).reshape(()) for a in self.agents])
-        # Who is done while the others play on has left; the end of everything is nobody's leaving.
+        # An agent that is done while others continue is dead. The end of the whole episode is not a death.
         alive = ~jnp.stack([jnp.asarray(dones[a], bool).reshape(()) for a in self.agents]) | dones["__all__"]
-        # A world that stops at its last allowed step has run out of time, which is not an end of the game.
+        # Done at the last step of the time limit is a truncation, not a termination.
         terminated = jnp.asarray(dones["__all__"], bool).reshape(()) & (t + 1 < self.spec.episode_limit)
-        return (game, t + 1), self._show(game, obs, reward, terminated, alive)
+        return (game, t + 1), self._timestep(game, obs, reward, terminated, alive)
 
-    def _show(self, game: Any, obs: dict, reward: Array, terminated: Array, alive: Array) -> Timestep:
-        views = [obs[a].astype(jnp.float32).ravel() for a in self.agents]
-        padded = jnp.stack([jnp.pad(v, (0, self.spec.obs_size - v.size)) for v in views])
+    def _timestep(self, game: Any, obs: dict, reward: Array, terminated: Array, alive: Array) -> Timestep:
+        rows = [obs[a].astype(jnp.float32).ravel() for a in self.agents]
+        padded = jnp.stack([jnp.pad(row, (0, self.spec.obs_size - row.size)) for row in rows])
         return Timestep(
             obs=padded,
             state=obs["world_state"].astype(jnp.float32).ravel() if self.has_state else padded.ravel(),
@@ -95,7 +101,7 @@ class JaxMARLWorld(MultiAgentEnv):
 
     def _available(self, game: Any) -> Array:
         if self.legal is None:
-            return self.can
+            return self.in_action_set
         legal = self.legal(game)
         masks = [jnp.asarray(legal[a], bool).ravel() for a in self.agents]
         return jnp.stack([jnp.pad(m, (0, self.spec.n_actions - m.size)) for m in masks])
@@ -104,32 +110,53 @@ class JaxMARLWorld(MultiAgentEnv):
 def _make(name: str | None, options: dict[str, Any]) -> Any:
     jaxmarl = import_jaxmarl()
     known = jaxmarl.registered_envs
-    if name not in known:
-        what = "env_args.name is missing" if name is None else f"JaxMARL has no world {name!r}"
-        raise UserError(f"{what}.{nearest(str(name), known)} Known: {', '.join(known)}.")
+    if name is None or name not in known:
+        problem = "env_args.name is missing" if name is None else f"JaxMARL has no environment {name!r}"
+        raise UserError(f"{problem}.{nearest(str(name), known)} Known: {', '.join(known)}.")
+    options = {key: _by_name(name, key, value) for key, value in options.items()}
     return _try(lambda: jaxmarl.make(name, **options), name)
 
 
-def _try(build: Any, name: str | None) -> Any:
-    """JaxMARL's own complaint as one sentence: whatever it raises while being built, the world does not fit."""
+def _by_name(name: str, key: str, value: Any) -> Any:
+    """JaxMARL's layout or scenario of that name; any other setting as it is."""
+    if not isinstance(value, str):
+        return value
+    if key == "layout" and name in ("overcooked", "overcooked_v2"):
+        from jaxmarl.environments import overcooked_layouts, overcooked_v2_layouts
+
+        layouts = overcooked_layouts if name == "overcooked" else overcooked_v2_layouts
+        return choose(layouts, value, "env_args.layout")
+    if key == "scenario" and name in ("SMAX", "HeuristicEnemySMAX", "LearnedPolicyEnemySMAX"):
+        from jaxmarl.environments.smax import map_name_to_scenario
+        from jaxmarl.environments.smax.smax_env import MAP_NAME_TO_SCENARIO
+
+        choose(MAP_NAME_TO_SCENARIO, value, "env_args.scenario")
+        return map_name_to_scenario(value)
+    return value
+
+
+def _try(build: Callable[[], Any], name: str | None) -> Any:
+    """Calls a function of JaxMARL and turns whatever it raises into a UserError of one sentence."""
     try:
         return build()
     except UserError:
         raise
     except Exception as error:
         detail = " ".join(str(error).split())[:200]
-        raise UserError(f"JaxMARL's {name} does not fit: {type(error).__name__}: {detail}") from error
+        raise UserError(f"JaxMARL's {name} is not supported: {type(error).__name__}: {detail}") from error
 
 
 def _n_actions(space: Any, agent: Any, name: str | None) -> int:
     if type(space).__name__ != "Discrete":
-        kind = type(space).__name__
-        raise UserError(f"JaxMARL's {name} does not fit: agent {agent} has {kind} actions, and ours are discrete.")
+        found = type(space).__name__
+        raise UserError(
+            f"JaxMARL's {name} is not supported: the actions of {agent} are {found}, and they must be discrete."
+        )
     return int(space.n)
 
 
 def _legal_actions(game: Any, state: Any) -> Any:
-    """The world's own function of available actions, where it has one."""
+    """JaxMARL's function that returns the available actions, or None if the environment has none."""
     for method in ("get_avail_actions", "get_legal_moves"):
         legal = getattr(game, method, None)
         if legal is None:
@@ -143,14 +170,26 @@ def _legal_actions(game: Any, state: Any) -> Any:
 
 
 def _limit(game: Any, limit: int | None, name: str | None) -> int:
+    """The time limit: `env_args.episode_limit`, or JaxMARL's own."""
     inner, outer = getattr(game, "num_inner_steps", None), getattr(game, "num_outer_steps", 1)
     found = limit or getattr(game, "max_steps", None) or (inner * outer if inner else None)
+    if not found and name == "hanabi":
+        found = longest_hanabi_game(game) + 1
     if not found:
-        raise UserError(f"JaxMARL's {name} does not say how long an episode lasts: add env_args.episode_limit=N.")
+        raise UserError(f"JaxMARL's {name} has no time limit: add env_args.episode_limit=N.")
     if "max_steps" in inspect.signature(type(game).__init__).parameters and limit:
         game.max_steps = limit
     return int(found)
 
 
-def _kind(kind: str) -> Kind:
-    return kind  # type: ignore[return-value]
+def longest_hanabi_game(game: Any) -> int:
+    """An upper bound on the number of turns of a Hanabi game (97 for two players and the standard deck).
+
+    Plays and discards each take a card: at most one for every card left in the deck after dealing, and one per player
+    in the last round. A hint costs an information token, and only discards and completed colours return one. Hence
+    there are at most as many hints as tokens, discards and colours. The time limit is one step longer, so that every
+    game terminates and none is truncated.
+    """
+    cards = int(game.deck_size) - game.num_agents * game.hand_size + game.num_agents
+    hints = game.max_info_tokens + cards + game.num_colors
+    return cards + hints

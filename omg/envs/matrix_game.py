@@ -1,8 +1,8 @@
-"""Matrix games whose payoffs stand in the YAML: one-shot, repeated, and with several states.
+"""Matrix games defined by their configuration: one-shot games, repeated games, and games with several states.
 
 `payoff` is one tensor shared by all agents, indexed by their actions; `payoffs` has one such tensor per agent. A game
-of several states lists them under `states`, each with its payoff and, as `next`, the state that follows: a name, or a
-tensor of names indexed like the payoff (null ends the round). The first state listed is where a round starts.
+with several states lists them under `states`. Each state has its payoff and, as `next`, the following state: a name, or
+a tensor of names indexed like the payoff (null ends the round). A round starts in the first state of the list.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from omg.envs.multiagentenv import Goals, Kind, MultiAgentEnv, Spec, Timestep
+from omg.envs.multiagentenv import GameType, Goals, MultiAgentEnv, Spec, Timestep
 from omg.utils.settings import UserError, nearest
 
 END = -1
@@ -23,6 +23,11 @@ END = -1
 
 @dataclass(frozen=True)
 class MatrixGameSettings:
+    """The settings in `env_args`: one of `payoff`, `payoffs` and `states`, the number of rounds, and the time limit.
+
+    Without `episode_limit` the time limit is the length of the longest possible episode.
+    """
+
     payoff: list | None = None
     payoffs: list | None = None
     states: dict | None = None
@@ -31,13 +36,20 @@ class MatrixGameSettings:
 
 
 class GameState(NamedTuple):
+    """The environment state."""
+
     at: Int[Array, ""]
+    """The index of the game's current state."""
     round: Int[Array, ""]
     last_actions: Int[Array, " agent"]
+    """-1 before the first step."""
 
 
 class MatrixGame(MultiAgentEnv):
-    """Everybody sees the state and what everybody did last."""
+    """All agents observe the game's state and the last joint action, both one-hot.
+
+    The goals are the actions: an agent reaches a goal by choosing that action.
+    """
 
     Settings = MatrixGameSettings
 
@@ -47,13 +59,13 @@ class MatrixGame(MultiAgentEnv):
         if states is None:
             states = {"game": {k: v for k, v in (("payoff", s.payoff), ("payoffs", s.payoffs)) if v is not None}}
         elif s.payoff is not None or s.payoffs is not None:
-            raise UserError("a matrix game has either env_args.states or one payoff, not both.")
+            raise UserError("a matrix game takes either env_args.states or a payoff, not both.")
         if s.rounds < 1:
-            raise UserError(f"env_args.rounds is {s.rounds}; a game has one round or more.")
+            raise UserError(f"env_args.rounds is {s.rounds}; it must be 1 or more.")
         names = list(states)
         tensors = [_payoffs(name, states[name]) for name in names]
         if len({t.shape for t in tensors}) != 1:
-            raise UserError("every state of a matrix game needs a payoff of the same shape.")
+            raise UserError("the payoffs of all states of a matrix game must have the same shape.")
         shared = all("payoff" in state for state in states.values())
         self.payoff = jnp.array(np.stack(tensors), jnp.float32)
         n, shape = tensors[0].shape[0], tensors[0].shape[1:]
@@ -64,16 +76,16 @@ class MatrixGame(MultiAgentEnv):
         self.actions = jnp.array(shape)
         size = self.n_states + n * max(shape)
         self.n_goals = self.goal_size = max(shape)
-        self.goal_kinds = tuple(range(self.n_goals))
-        self.spec = Spec("matrix_game", n, max(shape), size, size, limit, _kind(tensors, shared))
+        self.goal_types = tuple(range(self.n_goals))
+        self.spec = Spec("matrix_game", n, max(shape), size, size, limit, _game_type(tensors, shared))
 
     def reset(self, key: Array) -> tuple[GameState, Timestep]:
-        nothing = jnp.full(self.spec.n_agents, -1, jnp.int32)
-        state = GameState(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32), nothing)
-        return state, self._show(state, jnp.zeros(self.spec.n_agents), jnp.zeros((), bool))
+        none = jnp.full(self.spec.n_agents, -1, jnp.int32)
+        state = GameState(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32), none)
+        return state, self._timestep(state, jnp.zeros(self.spec.n_agents), jnp.zeros((), bool))
 
     def step(self, state: GameState, actions: Int[Array, " agent"], key: Array) -> tuple[GameState, Timestep]:
-        # The joint action as one index, so that any number of agents is one lookup.
+        # The joint action as one index: a single lookup for any number of agents.
         sizes = self.payoff.shape[2:]
         joint = jnp.ravel_multi_index(tuple(actions), sizes, mode="clip")
         cells = self.payoff.reshape(self.n_states, self.spec.n_agents, -1)
@@ -82,22 +94,22 @@ class MatrixGame(MultiAgentEnv):
         round_over = after == END
         rounds = state.round + round_over
         new = GameState(jnp.where(round_over, 0, after), rounds, actions.astype(jnp.int32))
-        return new, self._show(new, reward, rounds >= self.rounds)
+        return new, self._timestep(new, reward, rounds >= self.rounds)
 
     def goals(self, state: GameState) -> Goals:
-        """To be after an action is to play it next."""
+        """All actions are open goals; the last action of an agent is the goal it reached."""
         return Goals(jnp.ones(self.n_goals, bool), state.last_actions)
 
     def goal_features(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows goal feature"]:
         return jnp.broadcast_to(jnp.eye(self.n_goals), (*obs.shape[:-1], self.n_goals, self.n_goals))
 
-    def _show(self, state: GameState, reward: Array, terminated: Array) -> Timestep:
+    def _timestep(self, state: GameState, reward: Array, terminated: Array) -> Timestep:
         n, a = self.spec.n_agents, self.spec.n_actions
         where = jax.nn.one_hot(state.at, self.n_states)
-        view = jnp.concatenate([where, jax.nn.one_hot(state.last_actions, a).ravel()])
+        obs = jnp.concatenate([where, jax.nn.one_hot(state.last_actions, a).ravel()])
         return Timestep(
-            obs=jnp.broadcast_to(view, (n, view.size)),
-            state=view,
+            obs=jnp.broadcast_to(obs, (n, obs.size)),
+            state=obs,
             avail_actions=jnp.arange(a) < self.actions[:, None],
             reward=reward,
             terminated=terminated,
@@ -107,7 +119,7 @@ class MatrixGame(MultiAgentEnv):
 
 
 def _payoffs(name: str, state: Any) -> np.ndarray:
-    """`[agent, action of agent 1, action of agent 2, …]`."""
+    """The payoff tensor of a state: `[agent, action of agent 1, action of agent 2, …]`."""
     if not isinstance(state, dict):
         raise UserError(f"state {name!r} of the matrix game needs a payoff.")
     for key in state:
@@ -115,7 +127,7 @@ def _payoffs(name: str, state: Any) -> np.ndarray:
             raise UserError(f"unknown key {key!r} in state {name!r}.{nearest(key, ['payoff', 'payoffs', 'next'])}")
     if ("payoff" in state) == ("payoffs" in state):
         raise UserError(
-            f"state {name!r} of the matrix game needs either payoff (shared by all) or payoffs (one tensor per agent)."
+            f"state {name!r} of the matrix game needs either payoff (shared) or payoffs (one tensor per agent)."
         )
     try:
         tensor = np.array(state.get("payoff", state.get("payoffs")), dtype=np.float32)
@@ -125,12 +137,14 @@ def _payoffs(name: str, state: Any) -> np.ndarray:
         tensor = np.broadcast_to(tensor, (tensor.ndim, *tensor.shape))
     if tensor.ndim < 2 or tensor.shape[0] != tensor.ndim - 1:
         raise UserError(
-            f"the payoffs of state {name!r} have shape {tensor.shape}: for n agents, n tensors of n dimensions each."
+            f"the payoffs of state {name!r} have shape {tensor.shape}; n agents need n tensors of n dimensions each."
         )
     return tensor
 
 
 def _next(after: Any, names: list[str], shape: tuple[int, ...]) -> np.ndarray:
+    """The index of the following state for every joint action; `END` where the round ends."""
+
     def index(name: str | None) -> int:
         if name is None:
             return END
@@ -140,17 +154,17 @@ def _next(after: Any, names: list[str], shape: tuple[int, ...]) -> np.ndarray:
 
     table = np.array(after, dtype=object)
     if table.ndim and table.shape != shape:
-        raise UserError(f"next has shape {table.shape}, the payoff {shape}: they must agree.")
+        raise UserError(f"next has shape {table.shape} and the payoff has shape {shape}; they must be the same.")
     return np.broadcast_to(np.vectorize(index, otypes=[np.int32])(table), shape)
 
 
 def _longest(after: np.ndarray) -> int:
-    """Steps of the longest round, from the first state to an end."""
+    """The number of steps of the longest round."""
 
     def steps(at: int, path: tuple[int, ...]) -> int:
         if at in path:
             raise UserError(
-                "the matrix game's states form a circle: say how long it lasts with env_args.episode_limit."
+                "the states of the matrix game form a cycle: add a time limit with env_args.episode_limit=N."
             )
         following = {int(s) for s in after[at].ravel()} - {END}
         return 1 + max((steps(s, (*path, at)) for s in following), default=0)
@@ -158,7 +172,7 @@ def _longest(after: np.ndarray) -> int:
     return steps(0, ())
 
 
-def _kind(tensors: list[np.ndarray], shared: bool) -> Kind:
+def _game_type(tensors: list[np.ndarray], shared: bool) -> GameType:
     if shared:
         return "cooperative"
     return "zero-sum" if all(np.allclose(t.sum(0), 0) for t in tensors) else "mixed"

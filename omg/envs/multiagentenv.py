@@ -1,21 +1,34 @@
-"""What a world is: two pure functions, `reset` and `step`, and a static `spec`."""
+"""The interface of an environment: two pure functions, `reset` and `step`, and a static `spec`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
+
+from omg.utils.settings import UserError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-Kind = Literal["cooperative", "zero-sum", "mixed"]
+GameType = Literal["cooperative", "zero-sum", "mixed"]
+
+
+def check_game_type(value: Any) -> GameType:
+    """The value of `env_args.game_type`, if it is a game type; otherwise an error."""
+    if value not in get_args(GameType):
+        raise UserError(f"env_args.game_type takes 'cooperative', 'zero-sum' or 'mixed', not {value!r}.")
+    return value
 
 
 class Storage(NamedTuple):
-    """How replay keeps a vector: each number is a multiple of `scale`, and the multiple fits into `dtype`."""
+    """How the replay buffer stores a vector: each entry is an integer multiple of `scale`, stored as `dtype`.
+
+    With `scale` 1 the entries are converted to `dtype` as they are.
+    """
 
     dtype: str = "float32"
     scale: float = 1.0
@@ -26,79 +39,120 @@ PLAIN = Storage()
 
 @dataclass(frozen=True)
 class Spec:
-    """The sizes of a world, and how compactly what it shows can be kept without losing anything."""
+    """The static description of an environment."""
 
     name: str
+    """The environment's name. Scripted policies are registered under this name."""
     n_agents: int
     n_actions: int
+    """The size of the largest action set. Agents with fewer actions have the rest masked."""
     obs_size: int
+    """The length of an agent's observation vector."""
     state_size: int
+    """The length of the global state vector (used by centralised training)."""
     episode_limit: int
-    kind: Kind
+    """The time limit of an episode in steps."""
+    game_type: GameType
+    """How the agents' rewards relate: all the same, summing to zero, or neither."""
     obs_storage: Storage = PLAIN
+    """A lossless compact format of observations in the replay buffer."""
     state_storage: Storage = PLAIN
     obs_layout: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    """Names and shapes of an observation's parts, in order, where somebody needs to take it apart."""
+    """Names and shapes of the components of an observation, in order. Scripted policies use it; may be empty."""
 
-    def team_reward(self, reward: Float[Array, "*axes agent"]) -> Float[Array, "*axes"]:
-        """One number for the team: a shared reward counted once, in mixed games the sum over agents.
+    def team_reward(self, reward: Float[Array | np.ndarray, "*axes agent"]) -> Float[Array, "*axes"]:
+        """One reward for the team.
 
-        In a zero-sum game the sum would always be nothing: there it is the first agent's.
+        Cooperative games: the reward that all agents share. Mixed games: the sum over agents. Zero-sum games: the
+        first agent's reward, because the sum is always zero.
         """
-        if self.kind == "cooperative":
+        reward = jnp.asarray(reward)
+        if self.game_type == "cooperative":
             return reward.mean(-1)
-        return reward.sum(-1) if self.kind == "mixed" else reward[..., 0]
+        return reward.sum(-1) if self.game_type == "mixed" else reward[..., 0]
 
 
 class Timestep(NamedTuple):
-    """What a world shows after `reset` or `step`. `terminated` is the end of the game, not of the time allowed."""
+    """What `reset` and `step` return besides the new environment state."""
 
     obs: Float[Array, "agent obs"]
+    """One observation vector per agent."""
     state: Float[Array, " state"]
+    """The global state vector."""
     avail_actions: Bool[Array, "agent action"]
+    """Which actions each agent may take now. Every agent has at least one, dead agents too."""
     reward: Float[Array, " agent"]
+    """The reward of the last step; zeros after `reset`."""
     terminated: Bool[Array, ""]
+    """Whether the game ended. False at the time limit: that is a truncation, which the runner handles."""
     alive: Bool[Array, " agent"]
+    """False for agents that died or left the episode."""
     info: dict[str, Array]
+    """Scalars to log. Every step has the same keys."""
 
 
 class Goals(NamedTuple):
-    """What there is to be after, where a world can be told that way."""
+    """The goals of an environment at one time step."""
 
     open: Bool[Array, " goal"]
+    """Whether the goal can still be reached."""
     reached: Int[Array, " agent"]
-    """Which goal each agent reached with the last step; -1: none."""
+    """Which goal each agent reached in the last step; -1 if none."""
 
 
 class MultiAgentEnv:
-    """Base of every compiled world. `state` is any pytree; `info` has the same scalar entries at every step."""
+    """Base class of all environments.
+
+    The environment state that `reset` and `step` pass on is any pytree. Both are pure functions that JAX can compile
+    and `vmap`.
+    """
 
     spec: Spec
     n_goals: int = 0
-    """How many goals a world knows (`goals`); 0: it knows none."""
-    goal_kinds: tuple[int, ...] = ()
-    """Which kind each goal is of: what stays the same from one episode to the next."""
+    """The number of goals; 0 if the environment defines none."""
+    goal_types: tuple[int, ...] = ()
+    """The type of each goal, `n_goals` entries. Goals change from episode to episode, goal types do not."""
     goal_size: int = 0
+    """The number of features that describe a goal."""
     goal_names: tuple[str, ...] = ()
-    """How pictures call them."""
+    """Labels of the goals in figures."""
 
     def reset(self, key: Array) -> tuple[Any, Timestep]:
-        raise NotImplementedError(f"{type(self).__name__} does not say how an episode starts")
+        """Starts an episode.
+
+        Args:
+            key: the random key of the initial state.
+
+        Returns:
+            The environment state and the first time step.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not implement reset(key)")
 
     def step(self, state: Any, actions: Int[Array, " agent"], key: Array) -> tuple[Any, Timestep]:
-        raise NotImplementedError(f"{type(self).__name__} does not say what a step does")
+        """Takes one joint action.
+
+        Args:
+            state: the environment state.
+            actions: one action per agent.
+            key: the random key of this step.
+
+        Returns:
+            The new environment state and time step.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not implement step(state, actions, key)")
 
     def goals(self, state: Any) -> Goals:
-        raise NotImplementedError(f"{type(self).__name__} does not say what its agents may be after")
+        """The goals in this environment state."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement goals(state)")
 
     def goal_features(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows goal feature"]:
-        """Every goal as an agent with this observation sees it (`goal_size` numbers each)."""
-        raise NotImplementedError(f"{type(self).__name__} does not say what its goals look like")
+        """`goal_size` features of every goal, computed from an agent's observation."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement goal_features(obs)")
 
     def goal_distance(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows goal"]:
-        """How far each goal is, where that means something."""
+        """The agent's distance to every goal; zeros in environments without distances."""
         return jnp.zeros((*obs.shape[:-1], self.n_goals))
 
     def render(self, state: Any) -> Image | None:
-        """A picture of one moment, where the world has one."""
+        """A picture of the environment state, or None if the environment cannot be drawn."""
         return None

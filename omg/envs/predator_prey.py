@@ -1,4 +1,4 @@
-"""Predator–prey: JaxMARL's MPE simple_tag. The predators are the team; the prey follows a written rule."""
+"""Predator–prey: JaxMARL's MPE simple_tag. The agents control the predators; the prey has a scripted policy."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from omg.envs.multiagentenv import Goals, MultiAgentEnv, Spec, Timestep
 from omg.utils.settings import UserError
 
 DIRECTIONS = np.array([[0.0, 0.0], [-1.0, 0.0], [1.0, 0.0], [0.0, -1.0], [0.0, 1.0]])
-"""What MPE's five actions push towards."""
+"""The directions of MPE's five actions."""
 SIDES = DIRECTIONS[1:]
-"""From where the prey can be caught."""
+"""The four sides of the prey, which are the goals of the predators."""
 
 
 @dataclass(frozen=True)
 class PredatorPreySettings:
+    """The settings in `env_args`. The environment configuration predator_prey.yaml explains them."""
+
     predators: int = 3
     obstacles: int = 2
     episode_limit: int = 25
@@ -32,11 +34,12 @@ class PredatorPreySettings:
 
 
 class PredatorPrey(MultiAgentEnv):
-    """Every predator touching the prey earns the whole team 10, at every step that it does.
+    """Every predator that touches the prey earns 10 for all predators, at every step of the contact.
 
-    Random play hardly ever gets there, so each predator also earns `approach` for every unit of distance by which it
-    comes closer to the prey (and loses as much by falling behind). Over an episode that adds up to no more than the
-    way it started from; with `approach: 0` only catches count. `info` has the catches by themselves.
+    Random policies rarely touch the prey. Each predator therefore also earns `approach` per unit of distance by which
+    it comes closer to the prey, and loses as much when the distance grows. Over an episode this adds up to at most
+    `approach` times the initial distance. With `approach: 0` only catches are rewarded. `info["catches"]` counts the
+    catches without this shaping.
     """
 
     Settings = PredatorPreySettings
@@ -44,7 +47,7 @@ class PredatorPrey(MultiAgentEnv):
     def __init__(self, settings: PredatorPreySettings):
         s = settings
         if s.predators < 1 or s.obstacles < 0 or s.episode_limit < 1:
-            raise UserError("predator_prey needs one predator or more, and an episode_limit of 1 or more.")
+            raise UserError("predator_prey needs predators and episode_limit of 1 or more, and obstacles of 0 or more.")
         self.settings = s
         jaxmarl = import_jaxmarl()
         self.game = jaxmarl.make(
@@ -61,37 +64,37 @@ class PredatorPrey(MultiAgentEnv):
         state_size = 2 * entities + 2 * (n + 1)
         self.spec = Spec("predator_prey", n, 5, obs_size, state_size, s.episode_limit, "cooperative")
         self.n_goals, self.goal_size = len(SIDES), 5
-        self.goal_kinds = tuple(range(len(SIDES)))
+        self.goal_types = tuple(range(len(SIDES)))
         self.goal_names = ("left", "right", "below", "above")
 
     def reset(self, key: Array) -> tuple[Any, Timestep]:
         obs, state = self.game.reset(key)
-        return (state, jnp.zeros(())), self._show(state, obs, jnp.zeros(self.spec.n_agents), jnp.zeros(()))
+        return (state, jnp.zeros(())), self._timestep(state, obs, jnp.zeros(self.spec.n_agents), jnp.zeros(()))
 
     def step(self, state: Any, actions: Int[Array, " agent"], key: Array) -> tuple[Any, Timestep]:
         game, catches = state
-        k_prey, k_world = jax.random.split(key)
+        k_prey, k_env = jax.random.split(key)
         moves = jnp.append(actions, self.prey_action(game, k_prey))
-        named = {name: moves[i] for i, name in enumerate(self.game.agents)}
-        obs, after, rewards, _, _ = self.game.step_env(k_world, game, named)
+        by_agent = {name: moves[i] for i, name in enumerate(self.game.agents)}
+        obs, after, rewards, _, _ = self.game.step_env(k_env, game, by_agent)
         caught = jnp.stack([rewards[name] for name in self.game.adversaries]).astype(jnp.float32)
         reward = caught + self.settings.approach * (self._distance(game) - self._distance(after))
         catches = catches + caught[0] / 10
-        return (after, catches), self._show(after, obs, reward, catches)
+        return (after, catches), self._timestep(after, obs, reward, catches)
 
     def goals(self, state: Any) -> Goals:
-        """To catch the prey from one of its sides."""
+        """The four sides of the prey. A predator that touches the prey reached the side it is on."""
         game, n = state[0], self.spec.n_agents
         away = game.p_pos[:n] - game.p_pos[n]
         side = (away @ SIDES.T).argmax(-1).astype(jnp.int32)
         return Goals(jnp.ones(len(SIDES), bool), jnp.where(self._distance(game) < self.touching, side, -1))
 
     def goal_features(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows goal feature"]:
-        """The way to each side of the prey, how long it is, and where the prey is running."""
-        prey, running = obs[..., None, -4:-2], obs[..., None, -2:]
-        way = prey + self.touching * SIDES
-        far = jnp.sqrt((way**2).sum(-1, keepdims=True))
-        return jnp.concatenate([way, far, jnp.broadcast_to(running, way.shape)], -1)
+        """The offset to each side of the prey, its length, and the velocity of the prey."""
+        prey, velocity = obs[..., None, -4:-2], obs[..., None, -2:]
+        offset = prey + self.touching * SIDES
+        distance = jnp.sqrt((offset**2).sum(-1, keepdims=True))
+        return jnp.concatenate([offset, distance, jnp.broadcast_to(velocity, offset.shape)], -1)
 
     def goal_distance(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows goal"]:
         return self.goal_features(obs)[..., 2]
@@ -101,7 +104,11 @@ class PredatorPrey(MultiAgentEnv):
         return jnp.sqrt(((game.p_pos[:n] - game.p_pos[n]) ** 2).sum(-1))
 
     def prey_action(self, game_state: Any, key: Array) -> Int[Array, ""]:
-        """Flee: the push that leaves the prey farthest from the nearest predator, without leaving the field."""
+        """The scripted policy of the prey.
+
+        `flee` takes the action after which the nearest predator is farthest away, with a penalty for leaving the field.
+        With probability `hesitation` it does nothing.
+        """
         if self.settings.prey == "still":
             return jnp.int32(0)
         if self.settings.prey == "random":
@@ -115,7 +122,7 @@ class PredatorPrey(MultiAgentEnv):
         away = (distance - 3 * outside).argmax()
         return jnp.where(jax.random.uniform(key) < self.settings.hesitation, 0, away)
 
-    def _show(self, state: Any, obs: dict[str, Array], reward: Array, catches: Array) -> Timestep:
+    def _timestep(self, state: Any, obs: dict[str, Array], reward: Array, catches: Array) -> Timestep:
         n = self.spec.n_agents
         return Timestep(
             obs=jnp.stack([obs[name] for name in self.game.adversaries]),

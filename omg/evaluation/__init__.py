@@ -1,1 +1,1 @@
-"""Measuring what was learned: numbers, figures, pictures of episodes."""
+"""Evaluation: results with partners, adaptation, statistics, figures, replays."""

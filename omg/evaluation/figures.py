@@ -1,4 +1,4 @@
-"""Figures from what a run left on disk."""
+"""Figures of a run, of a VAE and of learned goals."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def save(figure: Any, path: Path) -> Path:
 
 
 def learning_curve(folder: Path) -> Path | None:
-    """Test return over steps, with every seed as a thin line where there are several."""
+    """Test return over environment steps, with every seed as a thin line if there are several."""
     points = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     tests = [p for p in points if p.get("test_return_mean") is not None]
-    if len(tests) < 2:
+    if len(tests) < 3:
         return None
     steps = [p["t_env"] for p in tests]
     figure, axes = pyplot().subplots(figsize=(6, 3.6), layout="constrained")
@@ -49,12 +49,12 @@ def learning_curve(folder: Path) -> Path | None:
     if all(each):
         axes.plot(steps, each, color=BLUE, alpha=0.3, linewidth=1)
     axes.plot(steps, [p["test_return_mean"] for p in tests], color=BLUE, linewidth=2, marker="o", markersize=3)
-    plain(axes, "steps in the world", "test return", folder.name)
+    plain(axes, "environment steps", "test return", folder.name)
     return save(figure, folder / "curve.png")
 
 
-def vae_pictures(folder: Path, curve: list[dict[str, float]], states: np.ndarray, decoded: np.ndarray) -> None:
-    """The losses over the updates, and some situations beside what the VAE makes of them."""
+def vae_figures(folder: Path, curve: list[dict[str, float]], states: np.ndarray, decoded: np.ndarray) -> None:
+    """The losses over the updates, and some states beside their reconstructions."""
     figure, axes = pyplot().subplots(figsize=(6, 3.6), layout="constrained")
     for name, colour in (("recons_loss", BLUE), ("kl_loss", COLOURS[1])):
         axes.plot([p["updates"] for p in curve], [p[name] for p in curve], color=colour, label=name)
@@ -66,17 +66,17 @@ def vae_pictures(folder: Path, curve: list[dict[str, float]], states: np.ndarray
     figure, panels = pyplot().subplots(1, 3, figsize=(9, 4), layout="constrained")
     low, high = float(states.min()), float(states.max())
     for axes, values, title in zip(
-        panels, (states, decoded, decoded - states), ("situations", "reconstructions", "difference"), strict=True
+        panels, (states, decoded, decoded - states), ("states", "reconstructions", "difference"), strict=True
     ):
         picture = axes.imshow(values, aspect="auto", vmin=low, vmax=high, cmap="viridis")
         axes.set_title(title, fontsize=9)
-        axes.set_xlabel("entry")
+        axes.set_xlabel("feature")
     figure.colorbar(picture, ax=panels)
     save(figure, folder / "reconstructions.png")
 
 
-def goal_picture(path: Path, latents: np.ndarray, reward: np.ndarray, goals: np.ndarray, title: str) -> None:
-    """Moments of reward and the goals chosen among them, along the two directions in which they differ most."""
+def goal_figure(path: Path, latents: np.ndarray, reward: np.ndarray, goals: np.ndarray, title: str) -> None:
+    """Events with a reward and the goals chosen among them, along the first two principal components."""
     middle = latents.mean(0)
     _, _, directions = np.linalg.svd(latents - middle, full_matrices=False)
     figure, axes = pyplot().subplots(figsize=(6, 4.5), layout="constrained")
@@ -84,5 +84,5 @@ def goal_picture(path: Path, latents: np.ndarray, reward: np.ndarray, goals: np.
     dots = axes.scatter(*flat.T, s=5, c=reward[:3000], cmap="viridis", alpha=0.6)
     axes.scatter(*chosen.T, s=90, marker="*", color=COLOURS[1], edgecolor="white")
     figure.colorbar(dots, ax=axes, label="reward")
-    plain(axes, "first principal direction", "second", title)
+    plain(axes, "first principal component", "second", title)
     save(figure, path)

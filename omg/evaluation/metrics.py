@@ -1,4 +1,4 @@
-"""Numbers about played episodes: one dictionary per seed, and their mean."""
+"""Numbers about played episodes: one dictionary per seed."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from omg.runners import EpisodeStats
 
 
 def summarise(spec: Spec, stats: EpisodeStats, n_seeds: int | None) -> list[dict[str, float]]:
-    """What the test episodes of each seed came to."""
+    """The results of the test episodes of each seed."""
     returns, lengths = np.asarray(stats.agent_returns), np.asarray(stats.lengths)
     info = {name: np.asarray(value) for name, value in stats.info.items()}
+    if stats.focal_returns is not None:
+        info["focal_return"] = np.asarray(stats.focal_returns)
     if n_seeds is None:
         returns, lengths, info = returns[None], lengths[None], {k: v[None] for k, v in info.items()}
     summaries = []
@@ -24,7 +26,7 @@ def summarise(spec: Spec, stats: EpisodeStats, n_seeds: int | None) -> list[dict
             "test_return_std": float(team.std()),
             "test_ep_length_mean": float(lengths[seed].mean()),
         }
-        if spec.kind != "cooperative":
+        if spec.game_type != "cooperative":
             for agent in range(spec.n_agents):
                 summary[f"test_return_agent_{agent}_mean"] = float(returns[seed, :, agent].mean())
         summary |= {f"test_{name}_mean": float(value[seed].mean()) for name, value in info.items()}
@@ -32,13 +34,15 @@ def summarise(spec: Spec, stats: EpisodeStats, n_seeds: int | None) -> list[dict
     return summaries
 
 
-def mean_of(summaries: list[dict[str, float]]) -> dict[str, float]:
-    return {key: float(np.mean([s[key] for s in summaries])) for key in summaries[0]}
+def by_seed(summaries: list[dict[str, float]]) -> dict[str, list[float]]:
+    """From one dictionary per seed to one list per measure."""
+    return {key: [s[key] for s in summaries] for key in summaries[0]} if summaries else {}
 
 
-def over_seeds(summaries: list[dict[str, Any]]) -> dict[str, Any]:
-    """The mean over seeds, and beside it every seed's own where there are several."""
-    merged: dict[str, Any] = mean_of(summaries)
+def over_seeds(summaries: list[dict[str, float]]) -> dict[str, Any]:
+    """The mean over seeds, and every seed's own value where there are several."""
+    lists = by_seed(summaries)
+    merged: dict[str, Any] = {key: float(np.mean(values)) for key, values in lists.items()}
     if len(summaries) > 1:
-        merged |= {f"{key}_seeds": [s[key] for s in summaries] for key in summaries[0]}
+        merged |= {f"{key}_seeds": values for key, values in lists.items()}
     return merged

@@ -1,7 +1,7 @@
-"""A picture of an episode: a GIF of one test game, frame by frame as the world draws itself.
+"""Replays: a GIF of one test episode, as the environment draws itself.
 
-Where the agent infers subgoals, two more panels: the state it thinks the others are after (the state of the episode
-nearest to ĝ), and the one chosen in hindsight. Where it holds beliefs about goals, they stand beside the board as bars.
+An agent that infers subgoals has two more panels: the state of the episode nearest to the inferred ĝ_t, and the one
+chosen in hindsight. An agent with beliefs over goals has them as bars beside the board.
 """
 
 from __future__ import annotations
@@ -15,30 +15,28 @@ import numpy as np
 from jaxtyping import Array
 from PIL import Image, ImageDraw
 
-from omg.components.episode_buffer import EpisodeBatch, Field, make_scheme, pack
-from omg.components.focal_batch import refine
-from omg.controllers import FocalMAC, HopMAC, MultiModuleMAC, Side, TeamPolicies
+from omg.components.episode_buffer import EpisodeBatch, Field, make_scheme, refine, time_first
+from omg.controllers import BasicMAC, Controller, HopMAC
+from omg.controllers.om_controller import MultiModuleMAC, Side, TeamPolicies
 from omg.envs import MultiAgentEnv
 from omg.envs.grid import COLOURS, LINES, PAPER
-from omg.evaluation.strangers import chosen_ahead, nearest_state
-from omg.learners.subgoals import SubgoalSettings
-from omg.modules.am.base import time_first
+from omg.evaluation.encounters import chosen_ahead, nearest_state
 from omg.modules.vae import VAE
-from omg.opponents.pool import Kind
+from omg.runners import PolicyGroup, VectorRunner
 from omg.utils.settings import UserError
 
 CAPTION = 18
 """Height of the line above a panel."""
 
 
-def check_picture(env: MultiAgentEnv) -> None:
-    """Before long work, not after it."""
+def check_render(env: MultiAgentEnv) -> None:
+    """Refuses an environment that cannot draw itself, before the run and not after it."""
     if type(env).render is MultiAgentEnv.render:
-        raise UserError(f"{env.spec.name} has no picture of itself: run again without --save_replay.")
+        raise UserError(f"{env.spec.name} cannot draw itself: run again without --save_replay.")
 
 
 def save_replay(env: MultiAgentEnv, mac: Any, agent: Any, key: Array, path: Path) -> Path:
-    """Plays one greedy episode and writes it to `path`; where somebody holds beliefs, they stand beside it."""
+    """Plays one greedy episode of a team and writes it to `path`, with beliefs if the agents have them."""
     states, batch = play_episode(env, mac, agent, key, 1)
     pictures = [picture for state in states if (picture := env.render(state))]
     return write_gif(with_beliefs(env, mac, pictures, batch), path)
@@ -46,15 +44,14 @@ def save_replay(env: MultiAgentEnv, mac: Any, agent: Any, key: Array, path: Path
 
 def save_focal_replay(
     env: MultiAgentEnv,
-    focal: FocalMAC,
+    focal: Any,
     agent: Any,
-    opponents: Kind,
+    opponents: PolicyGroup,
     key: Array,
     path: Path,
-    vae: VAE | None,
-    subgoals: SubgoalSettings,
+    vae: VAE | None = None,
 ) -> Path:
-    """The agent in the first seat, the last member of a kind in all others."""
+    """The agent in the first seat, the last member of a group of opponents in all others."""
     n = env.spec.n_agents
     member = jax.tree.map(lambda x: x[-1:], opponents.policies)
     mac = MultiModuleMAC(env.spec, focal, (0,), (Side(opponents.mac, tuple(range(1, n)), 1),))
@@ -62,85 +59,64 @@ def save_focal_replay(
     pictures = [env.render(state) for state in states]
     if isinstance(focal, HopMAC):
         return write_gif(with_beliefs(env, focal, pictures, batch), path)
-    panels = [[("now", picture)] for picture in pictures]
+    panels = [[("episode", picture)] for picture in pictures]
     if vae is not None:
-        inferred, chosen = subgoal_places(env, focal, agent, batch, vae, subgoals, key)
+        inferred, chosen = subgoal_steps(env, focal, agent, batch, vae, key)
         for t, panel in enumerate(panels):
             if t < len(panels) - 1:
-                panel.append(("thinks they are after", pictures[min(int(inferred[t]), len(pictures) - 1)]))
+                panel.append(("inferred subgoal (nearest state)", pictures[min(int(inferred[t]), len(pictures) - 1)]))
                 panel.append(
-                    (f"chosen in hindsight (+{int(chosen[t])})", pictures[min(t + int(chosen[t]), len(pictures) - 1)])
+                    (f"hindsight choice (+{int(chosen[t])})", pictures[min(t + int(chosen[t]), len(pictures) - 1)])
                 )
             else:
                 panel += [("", pictures[-1]), ("", pictures[-1])]
     return write_gif([side_by_side(panel) for panel in panels], path)
 
 
-def subgoal_places(
+def subgoal_steps(
     env: MultiAgentEnv,
-    focal: FocalMAC,
+    focal: BasicMAC,
     agent: Any,
     batch: EpisodeBatch,
     vae: VAE,
-    subgoals: SubgoalSettings,
     key: Array,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """For the first seat's episode: where the state nearest to ĝ_t lies, and how far ahead hindsight chose."""
-    slots = refine(batch, env.spec.n_agents)
-    seen = focal.seen(slots)
-    inferred, latents = focal.infer_all(agent, seen, slots).embedding, vae.encode(seen.s).mu
-    nearest = nearest_state(inferred, latents, time_first(slots.filled))
-    chosen = chosen_ahead(focal, agent, seen, inferred, latents, slots, subgoals, key)
+    """For the first seat's episode: the time step of the state nearest to ĝ_t, and how far ahead the choice lies."""
+    focal_batch = refine(batch, env.spec.n_agents)
+    seen = focal.seen(focal_batch)
+    inferred, latents = focal.infer_all(agent, seen, focal_batch).embedding, vae.encode(seen.s).mu
+    nearest = nearest_state(inferred, latents, time_first(focal_batch.filled))
+    chosen = chosen_ahead(focal, agent, seen, inferred, latents, focal_batch, key)
     return np.asarray(nearest[:, 0, 0]), np.asarray(chosen[:, 0, 0])
 
 
-def play_episode(env: MultiAgentEnv, mac: Any, agent: Any, key: Array, worlds: int) -> tuple[list[Any], EpisodeBatch]:
-    """Some worlds to the end of their time: the first one's states up to its end, and all of them as episodes."""
-    scheme, _ = make_scheme(env.spec)
-    limit, plans = env.spec.episode_limit, getattr(mac, "plans", False)
-    if plans:
-        scheme["belief"] = Field((), "float32")
-
-    def step(carry, k):
-        world, seen, memory, running = carry
-        looks = {"world": world} if plans else {}
-        actions, memory = mac.select_actions(agent, seen, memory, jnp.int32(0), k, True, **looks)
-        new, shown = jax.vmap(env.step)(world, actions, jax.random.split(k, worlds))
-        done = {"actions": actions, "reward": shown.reward, "terminated": shown.terminated, "filled": running}
-        if plans:
-            memory, noted = mac.observe(agent, memory, seen, actions, new, shown, running)
-            done["belief"] = noted["belief"]
-        kept = {**done, "obs": seen.obs, "state": seen.state, "avail_actions": seen.avail_actions, "alive": seen.alive}
-        return (new, shown, memory, running & ~shown.terminated), (world, kept)
-
-    @jax.jit
-    def play(key: Array):
-        k_reset, k_play = jax.random.split(key)
-        world, seen = jax.vmap(env.reset)(jax.random.split(k_reset, worlds))
-        start = (world, seen, mac.init_memory(agent, worlds), jnp.ones(worlds, bool))
-        return jax.lax.scan(step, start, jax.random.split(k_play, limit + 1))[1]
-
-    states, kept = jax.device_get(play(key))
-    kept["filled"] = kept["filled"] & (np.arange(limit + 1) < limit)[:, None]
-    length = int(kept["filled"][:, 0].sum())
-    data = {name: jnp.swapaxes(pack(jnp.asarray(value), scheme[name]), 0, 1) for name, value in kept.items()}
-    data["agent_idx"] = jnp.arange(worlds, dtype=jnp.int8)[:, None]
-    scales = tuple((name, f.scale) for name, f in scheme.items() if f.scale != 1.0)
+def play_episode(
+    env: MultiAgentEnv, mac: Controller, params: Any, key: Array, envs: int
+) -> tuple[list[Any], EpisodeBatch]:
+    """Greedy episodes: the states of the first one up to its end, and all of them as a batch."""
+    scheme, groups = make_scheme(env.spec)
+    if mac.plans:
+        trained: Any = mac.trained if isinstance(mac, MultiModuleMAC) else mac
+        scheme["belief"] = Field((trained.models.n_goals,), "float32", "agents")
+    runner = VectorRunner(env, mac, scheme, groups, envs)
+    played = jax.jit(lambda p, k: runner.play(p, jnp.int32(0), k, True, record=True))(params, key)
+    assert played.batch is not None
+    states, length = jax.device_get(played.states), int(played.stats.lengths[0])
     first = [jax.tree.map(lambda x, t=t: x[t, 0], states) for t in range(length + 1)]
-    return first, EpisodeBatch(data, scales)
+    return first, played.batch.with_fields(agent_idx=jnp.arange(envs, dtype=jnp.int8)[:, None])
 
 
 def with_beliefs(env: MultiAgentEnv, mac: Any, pictures: list[Any], batch: EpisodeBatch) -> list[Any]:
-    """Every moment with the beliefs held then: one row of bars for each agent, one bar for each goal."""
+    """Every frame with the beliefs at that time: one row of bars per agent, one bar per goal."""
     if not isinstance(mac, HopMAC):
         return pictures
-    names = [*(env.goal_names if mac.space is None else (f"g{i}" for i in range(mac.goals.n))), "none"]
+    names = [*(env.goal_names if mac.space is None else (f"g{i}" for i in range(mac.models.goals.n))), "none"]
     beliefs, alive = np.asarray(batch["belief"][0], float), np.asarray(batch.alive[0])
     frames = []
     for t, picture in enumerate(pictures):
         now = min(t, len(beliefs) - 1)
         bars = belief_bars(beliefs[now], alive[now], names, picture.size)
-        frames.append(side_by_side([("now", picture), ("what each is thought to be after", bars)]))
+        frames.append(side_by_side([("episode", picture), ("belief over goals, by agent", bars)]))
     return frames
 
 
@@ -152,10 +128,10 @@ def belief_bars(beliefs: np.ndarray, alive: np.ndarray, names: list[str], size: 
     for i, belief in enumerate(beliefs):
         bottom = (i + 1) * row - 16
         draw.text((14, bottom - row / 3), str(i + 1), fill=COLOURS[i % len(COLOURS)], anchor="mm")
-        for j, (name, chance) in enumerate(zip(names, belief, strict=True)):
+        for j, (name, probability) in enumerate(zip(names, belief, strict=True)):
             left = 30 + j * column
             colour = COLOURS[i % len(COLOURS)] if alive[i] else LINES
-            draw.rectangle([left + 3, bottom - chance * (row - 24), left + column - 3, bottom], fill=colour)
+            draw.rectangle([left + 3, bottom - probability * (row - 24), left + column - 3, bottom], fill=colour)
             draw.text((left + column / 2, bottom + 7), name, fill=(90, 90, 90), anchor="mm")
     return panel
 

@@ -1,9 +1,8 @@
-"""What came of playing with strangers: a table for people, a CSV for programs, figures for papers."""
+"""Results with the members of a pool: a table, a CSV file and figures."""
 
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,53 +10,58 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
+from omg.evaluation.encounters import MODEL, Result
 from omg.evaluation.figures import COLOURS, plain, pyplot, save
 from omg.evaluation.statistics import Estimate, estimate
-from omg.evaluation.strangers import MODEL, Met
 from omg.opponents.pool import Pool
+from omg.utils.files import write_json
 from omg.utils.logging import console
 
 SHOWN = ("return", "focal_return", "ep_length", "win_rate", *MODEL)
 
 
-def by_split(pool: Pool, seeds: Sequence[Sequence[Met]]) -> dict[str, dict[str, Estimate]]:
-    """For every kind of stranger and every measure: an estimate over seeds, members as tasks."""
+def by_split(pool: Pool, seeds: Sequence[Sequence[Result]]) -> dict[str, dict[str, Estimate]]:
+    """For every split of the pool and every measure: an estimate over seeds, with members as tasks."""
     splits = sorted({pool.members[met.member].split for met in seeds[0]})
     groups = {split: [split] for split in splits} | {"unseen": [s for s in splits if s != "train"]}
     result: dict[str, dict[str, Estimate]] = {}
     for name, members in groups.items():
         rows = [[met for met in seed if pool.members[met.member].split in members] for seed in seeds]
         if rows[0] and not (name == "unseen" and len(members) < 2):
-            # A game that never ends before its time has no winners.
+            # A game that never terminates before the time limit has no win rate.
             won = any(met.numbers.get("win_rate", 0) > 0 for seed in seeds for met in seed)
             measures = [m for m in rows[0][0].numbers if m != "win_rate" or won]
             result[name] = {m: estimate(np.array([[met.numbers[m] for met in row] for row in rows])) for m in measures}
     return result
 
 
-def write(folder: Path, pool: Pool, seeds: Sequence[Sequence[Met]], title: str) -> dict[str, dict[str, Estimate]]:
-    """Table, CSV, figure, embeddings in two dimensions; returns the estimates."""
+def write(
+    folder: Path, pool: Pool, seeds: Sequence[Sequence[Result]], numbers: Sequence[int], title: str
+) -> dict[str, dict[str, Estimate]]:
+    """Table, CSV, figure, embeddings in two dimensions; returns the estimates. `numbers` are the seeds themselves."""
     folder.mkdir(parents=True, exist_ok=True)
     estimates = by_split(pool, seeds)
-    table = Table(title=title)
-    table.add_column("mean [95 % interval over seeds]")
+    several = "mean [95 % interval over seeds]" if len(seeds) > 1 else "mean (one seed)"
     measures = [m for m in (*SHOWN, *next(iter(estimates.values()))) if m in next(iter(estimates.values()))]
     measures = list(dict.fromkeys(measures))
-    for split in estimates:
-        table.add_column(split)
-    for measure in measures:
-        table.add_row(measure, *(str(numbers[measure]) for numbers in estimates.values()))
-    table.add_row("return (interquartile mean)", *(f"{numbers['return'].iqm:.3f}" for numbers in estimates.values()))
-    console.print(table)
+    splits = list(estimates)
+    for start in range(0, len(splits), 2):
+        # Two splits per table, so that it fits 80 columns.
+        part = [estimates[split] for split in splits[start : start + 2]]
+        table = Table("", *splits[start : start + 2], title=f"{title}: {several}")
+        for measure in measures:
+            table.add_row(measure, *(str(e[measure]) for e in part))
+        table.add_row("return (interquartile mean)", *(f"{e['return'].iqm:.3f}" for e in part))
+        console.print(table)
     with (folder / "opponents.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["member", "algorithm", "split", "seed", *measures])
-        for seed, met_by_seed in enumerate(seeds):
-            for met in met_by_seed:
+        for seed, results in zip(numbers, seeds, strict=True):
+            for met in results:
                 member = pool.members[met.member]
                 values = [f"{met.numbers[m]:.6g}" for m in measures]
                 writer.writerow([member.name, member.algorithm, member.split, seed, *values])
-    (folder / "strangers.json").write_text(json.dumps(plain_numbers(estimates), indent=1))
+    write_json(folder / "partners.json", plain_numbers(estimates))
     bars(folder / "opponents.png", pool, seeds, title)
     embeddings(folder / "embeddings.png", pool, seeds[0], title)
     return estimates
@@ -67,8 +71,8 @@ def plain_numbers(estimates: Mapping[str, Mapping[str, Estimate]]) -> dict[str, 
     return {split: {m: e._asdict() for m, e in numbers.items()} for split, numbers in estimates.items()}
 
 
-def bars(path: Path, pool: Pool, seeds: Sequence[Sequence[Met]], title: str) -> None:
-    """The return with each member, by kind."""
+def bars(path: Path, pool: Pool, seeds: Sequence[Sequence[Result]], title: str) -> None:
+    """The return with each member, coloured by split."""
     met = sorted(seeds[0], key=lambda m: (pool.members[m.member].split, pool.members[m.member].name))
     means = {
         m.member: np.array([next(x for x in s if x.member == m.member).numbers["return"] for s in seeds]) for m in met
@@ -87,8 +91,8 @@ def bars(path: Path, pool: Pool, seeds: Sequence[Sequence[Met]], title: str) -> 
     save(figure, path)
 
 
-def embeddings(path: Path, pool: Pool, met: Sequence[Met], title: str) -> None:
-    """Every episode's mean embedding along the two directions in which they differ most, coloured by opponent."""
+def embeddings(path: Path, pool: Pool, met: Sequence[Result], title: str) -> None:
+    """Every episode's mean embedding along the first two principal components, coloured by opponent."""
     points = np.concatenate([m.embeddings for m in met])
     if points.shape[1] < 2:
         return
@@ -102,12 +106,12 @@ def embeddings(path: Path, pool: Pool, met: Sequence[Met], title: str) -> None:
         axes.scatter(*flat[start:end].T, s=6, color=colours(i % 20), alpha=0.6, label=pool.members[m.member].name)
         start = end
     axes.legend(frameon=False, fontsize=6, ncols=2, loc="center left", bbox_to_anchor=(1, 0.5), markerscale=2)
-    plain(axes, "first principal direction", "second", f"embeddings: {title}")
+    plain(axes, "first principal component", "second", f"embeddings: {title}")
     save(figure, path)
 
 
 def comparison(path: Path, results: Mapping[str, dict[str, dict[str, Estimate]]], measure: str, title: str) -> None:
-    """Methods side by side, one group of bars per kind of stranger."""
+    """Methods side by side, one group of bars per split. With one seed there are no intervals."""
     splits = list(next(iter(results.values())))
     figure, axes = pyplot().subplots(figsize=(7, 3.8), layout="constrained")
     width = 0.8 / len(results)
@@ -115,7 +119,8 @@ def comparison(path: Path, results: Mapping[str, dict[str, dict[str, Estimate]]]
         found = [numbers[split][measure] for split in splits]
         below, above = [e.mean - e.low for e in found], [e.high - e.mean for e in found]
         x = np.arange(len(splits)) + i * width
-        axes.bar(x, [e.mean for e in found], width, yerr=[below, above], capsize=2, color=COLOURS[i], label=method)
+        errors = [below, above] if found[0].n > 1 else None
+        axes.bar(x, [e.mean for e in found], width, yerr=errors, capsize=2, color=COLOURS[i], label=method)
     axes.set_xticks(np.arange(len(splits)) + 0.4 - width / 2, splits)
     axes.legend(frameon=False, fontsize=8, ncols=3)
     plain(axes, "", measure, title)

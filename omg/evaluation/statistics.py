@@ -7,11 +7,11 @@ from typing import NamedTuple
 import numpy as np
 
 MANY = 1000
-"""So many numbers need no bootstrap: their mean is as good as normal."""
+"""Above this many values the interval is that of a normal mean, without bootstrap."""
 
 
 class Estimate(NamedTuple):
-    """A mean, the mean of its middle half, and where the mean lies with 95 % confidence."""
+    """Mean, interquartile mean, and a 95 % confidence interval of the mean."""
 
     mean: float
     iqm: float
@@ -24,7 +24,7 @@ class Estimate(NamedTuple):
 
 
 def interquartile_mean(values: np.ndarray) -> float:
-    """The mean of what lies between the quartiles; values that straddle a quartile count in part."""
+    """The mean of the values between the quartiles; values that straddle a quartile count in part."""
     ordered = np.sort(np.asarray(values, float).ravel())
     n = len(ordered)
     edges = np.arange(n + 1) / n
@@ -33,9 +33,9 @@ def interquartile_mean(values: np.ndarray) -> float:
 
 
 def estimate(per_seed: np.ndarray, resamples: int = 2000) -> Estimate:
-    """`per_seed` is `[seed, opponent]` (or `[seed]`). Whole seeds are drawn anew: one agent's games go together.
+    """`per_seed` is `[seed, opponent]` (or `[seed]`). The bootstrap resamples whole seeds.
 
-    With a single seed there is nothing to draw from, and the interval is the number itself.
+    With a single seed there is no interval; its bounds are the mean itself.
     """
     values = np.asarray(per_seed, float).reshape(len(per_seed), -1)
     seeds = len(values)
@@ -43,7 +43,7 @@ def estimate(per_seed: np.ndarray, resamples: int = 2000) -> Estimate:
         mean = float(values.mean())
         margin = 1.96 * float(values.mean(1).std(ddof=1)) / seeds**0.5
         return Estimate(mean, interquartile_mean(values), mean - margin, mean + margin, seeds)
-    drawn = np.random.default_rng(0).integers(seeds, size=(resamples, seeds))
-    means = values[drawn].mean((1, 2))
+    resampled = np.random.default_rng(0).integers(seeds, size=(resamples, seeds))
+    means = values[resampled].mean((1, 2))
     low, high = np.percentile(means, [2.5, 97.5])
     return Estimate(float(values.mean()), interquartile_mean(values), float(low), float(high), seeds)

@@ -1,13 +1,13 @@
 """Learners by name (`learner`)."""
 
-from omg.learners.base import Learner, LearnerSettings, LearnerState
-from omg.learners.coma_learner import COMALearner, COMALearnerSettings
+from omg.learners.base import Learner, LearnerState
+from omg.learners.coma_learner import COMALearner
 from omg.learners.hop_learner import HopLearner
 from omg.learners.omg_learner import OMGLearner
 from omg.learners.ppo_learner import PPOLearner
-from omg.learners.q_learner import QLearner, QLearnerSettings
+from omg.learners.q_learner import QLearner
 from omg.learners.q_learner_4am import QLearner4AM
-from omg.learners.qtran_learner import QTranLearner, QTranLearnerSettings
+from omg.learners.qtran_learner import QTranLearner
 
 REGISTRY: dict[str, type[Learner]] = {
     "q_learner": QLearner,
@@ -19,19 +19,4 @@ REGISTRY: dict[str, type[Learner]] = {
     "hop_learner": HopLearner,
 }
 
-__all__ = [
-    "REGISTRY",
-    "COMALearner",
-    "COMALearnerSettings",
-    "HopLearner",
-    "Learner",
-    "LearnerSettings",
-    "LearnerState",
-    "OMGLearner",
-    "PPOLearner",
-    "QLearner",
-    "QLearner4AM",
-    "QLearnerSettings",
-    "QTranLearner",
-    "QTranLearnerSettings",
-]
+__all__ = ["REGISTRY", "Learner", "LearnerState"]

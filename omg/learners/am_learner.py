@@ -1,4 +1,4 @@
-"""Pre-training: a VAE of the situations met in play, before any policy learns."""
+"""Pre-training of a VAE on states collected from play, before any policy learns."""
 
 from __future__ import annotations
 
@@ -12,25 +12,21 @@ import optax
 from jaxtyping import Array, Float
 
 from omg.modules.vae import VAE
-from omg.utils.settings import UserError
+from omg.utils.settings import setting
 
 
 @dataclass(frozen=True)
 class VAESettings:
-    vae_beta: float = 0.01
-    vae_lr: float = 1e-3
-    vae_batch_size: int = 256
-    vae_updates: int = 6000
-    vae_episodes: int = 64
-
-    def __post_init__(self) -> None:
-        for key in ("vae_batch_size", "vae_updates", "vae_episodes"):
-            if getattr(self, key) < 1:
-                raise UserError(f"{key} is {getattr(self, key)}; it must be 1 or more.")
+    vae_beta: float = setting(0.01, "pre-training: weight of the VAE's KL term", low=0)
+    vae_lr: float = setting(1e-3, "pre-training: learning rate", above=0)
+    vae_batch_size: int = setting(256, "pre-training: rows per update", above=0)
+    vae_updates: int = setting(6000, "pre-training: updates", above=0)
+    vae_episodes: int = setting(64, "pre-training: episodes to collect from each member of the pool", above=0)
+    trajectories: str | None = setting(None, "pre-training of goals: trajectories from omg collect; null: collect anew")
 
 
 class AMLearner:
-    """Squared error of the reconstruction + β·KL to the unit Gaussian, on situations drawn at random."""
+    """Squared error of the reconstruction + β·KL to the unit Gaussian, on rows sampled uniformly."""
 
     def __init__(self, settings: VAESettings):
         self.settings = settings
@@ -45,7 +41,7 @@ class AMLearner:
     def train(
         self, vae: VAE, data: Float[Array, "row s"], key: Array, report: Callable[[int, dict[str, float]], None]
     ) -> VAE:
-        """All updates, in stretches after each of which the mean losses are reported."""
+        """All updates, in stretches; `report` gets the mean losses after each stretch."""
         vae = vae.fitted_to(data.mean(0), data.std(0))
         state, done, stretch = self.optimiser.init(_arrays(vae)), 0, max(1, self.settings.vae_updates // 20)
         while done < self.settings.vae_updates:

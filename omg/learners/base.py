@@ -1,41 +1,46 @@
-"""What learners share: their state, optimiser, target networks, and the parts they save."""
+"""The base class of learners: state, optimiser, one update, target networks, and the files they save."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Int
 
 from omg.components.episode_buffer import EpisodeBatch
-from omg.controllers.basic_controller import BasicMAC
 from omg.envs.multiagentenv import Spec
-from omg.utils.settings import fill
+from omg.modules.agents import IDVRNNAgent
+from omg.utils.settings import ReturnSettings, UserError, fill, setting
 
 Params = dict[str, Any]
 Metrics = dict[str, Array]
 
 
 @dataclass(frozen=True)
-class LearnerSettings:
-    gamma: float = 0.99
-    optimiser: Literal["rmsprop", "adam"] = "rmsprop"
-    lr: float = 5e-4
-    optim_alpha: float = 0.99
-    optim_eps: float = 1e-5
-    grad_norm_clip: float = 10.0
-    target_update_interval: int = 200
-    double_q: bool = True
-    reward_scale: float = 1.0
-    bootstrap_at_limit: bool = True
+class LearnerSettings(ReturnSettings):
+    optimiser: Literal["rmsprop", "adam"] = setting("rmsprop", "optimiser: rmsprop or adam")
+    lr: float = setting(5e-4, "learning rate", above=0)
+    optim_alpha: float = setting(0.99, "RMSprop: decay of the squared gradients", low=0, high=1)
+    optim_eps: float = setting(1e-5, "added to the denominator of the optimiser's step", above=0)
+    grad_norm_clip: float = setting(10.0, "gradients are clipped to this norm", above=0)
+
+
+@dataclass(frozen=True)
+class BootstrapSettings(LearnerSettings):
+    bootstrap_at_limit: bool = setting(True, "false: reaching the time limit counts as termination")
+
+
+@dataclass(frozen=True)
+class TargetSettings(BootstrapSettings):
+    target_update_interval: int = setting(200, "episodes between two copies of the target network", above=0)
 
 
 class LearnerState(NamedTuple):
-    """`params` and `target` hold networks under the names they are saved by."""
+    """`params` and `target` hold networks, keyed by the names of their files."""
 
     params: Params
     target: Params
@@ -44,115 +49,154 @@ class LearnerState(NamedTuple):
 
 
 class Learner:
-    """Everything a learner knows besides its state. Subclasses say what their networks and their loss are."""
+    """Holds settings and shapes; the state is passed in and out. Subclasses define `init_params` and `loss`."""
 
     Settings: type[LearnerSettings] = LearnerSettings
-    on_policy = False
-    plans = False
-    """Learns from searches in the world itself (`hop_mac`)."""
-    focal = False
-    """Learns for one agent among others, from as many episodes in every seat."""
+    on_policy: ClassVar[bool] = False
+    """It learns only from episodes of the current policy."""
+    plans: ClassVar[bool] = False
+    """It learns from searches: it needs a controller that `plans`."""
+    can_be_team: ClassVar[bool] = True
+    """It can train all seats of a team."""
+    can_be_focal: ClassVar[bool] = False
+    """It can train one agent among others, from equally many episodes in every seat."""
+    among_others: ClassVar[str | None] = None
+    """The learner that takes its place for one agent among others; None: the same one, if it can."""
 
-    def __init__(self, spec: Spec, mac: BasicMAC, config: Mapping[str, Any]):
+    def __init__(
+        self,
+        spec: Spec,
+        mac: Any,
+        config: Mapping[str, Any],
+        focal: bool = False,
+        artifacts: Mapping[str, Any] | None = None,
+    ):
+        """`artifacts` are the pre-trained networks that the controller needs, such as OMG's VAE."""
         self.spec = spec
         self.mac = mac
         self.settings = fill(self.Settings, config)
-        self.shared = spec.kind == "cooperative"
-        """Whether an agent goes on earning after it is gone: what the others earn is its own."""
+        self.focal = focal
+        self.artifacts = {name: value for name, value in (artifacts or {}).items() if name in mac.needs}
+        self.shared_reward = spec.game_type == "cooperative"
+        """In a cooperative game an agent goes on earning the team's reward after its own death."""
+        if self.plans != mac.plans:
+            wants, has = ("", "no ") if self.plans else ("no ", "")
+            raise UserError(
+                f"{type(self).__name__} and {type(mac).__name__} do not go together: the learner needs {wants}searches "
+                f"(mac=hop_mac), the controller makes {has}searches."
+            )
+        if missing := [name for name in mac.needs if name not in self.artifacts]:
+            raise UserError(f"{type(mac).__name__} needs pre-trained {missing[0]}: make it with omg pretrain.")
+
+    @classmethod
+    def settings_classes(cls, config: Mapping[str, Any]) -> list[type]:
+        """The dataclasses of all settings that it and its networks read under this configuration."""
+        return [cls.Settings]
+
+    # --- state
 
     def init(self, key: Array) -> LearnerState:
         params = self.init_params(key)
-        # The target starts as a copy with buffers of its own, so that both can be donated to the compiled loop.
-        target = jax.tree.map(jnp.copy, self.init_target(params))
+        # The target networks are copies with buffers of their own, so that both can be donated to the compiled loop.
+        frozen = jax.tree.map(jnp.asarray, self.artifacts)
+        target = jax.tree.map(jnp.copy, {**self.target_of(params), **frozen})
         return LearnerState(params, target, self.init_optimiser(params), jnp.zeros((), jnp.int32))
 
     def init_params(self, key: Array) -> Params:
-        raise NotImplementedError(f"{type(self).__name__} does not say what its networks are")
+        return self.mac.init_params(key)
 
     def target_of(self, params: Params) -> Params:
-        """The networks of which an older copy is kept."""
+        """The networks of which a target copy is kept."""
         return params
 
-    def init_target(self, params: Params) -> Params:
-        """Networks that gradients do not change: older copies, and what was trained before and stays."""
-        return self.target_of(params)
+    def acting(self, state: LearnerState) -> Params:
+        """The networks that the controller needs to act."""
+        return state.params
 
-    def acting(self, state: LearnerState) -> Any:
-        """What the controller needs to act."""
-        return state.params["agent"]
+    def files(self, state: LearnerState) -> dict[str, Any]:
+        """What a checkpoint holds, one file each: networks, artifacts, optimiser, target networks."""
+        artifacts = {name: state.target[name] for name in self.artifacts}
+        return {**state.params, **artifacts, "opt": state.opt_state, "target": state.target}
 
-    def optimiser(self) -> optax.GradientTransformation:
-        return optax.chain(optax.clip_by_global_norm(self.settings.grad_norm_clip), self.step_rule())
+    def with_files(self, state: LearnerState, files: Mapping[str, Any]) -> LearnerState:
+        return state._replace(
+            params={name: files[name] for name in state.params}, opt_state=files["opt"], target=files["target"]
+        )
 
-    def step_rule(self) -> optax.GradientTransformation:
-        s = self.settings
-        if s.optimiser == "adam":
-            return optax.adam(s.lr, eps=s.optim_eps)
-        return optax.rmsprop(s.lr, decay=s.optim_alpha, eps=s.optim_eps, eps_in_sqrt=False)
-
-    def init_optimiser(self, params: Params) -> Any:
-        return self.optimiser().init(params)
+    # --- updates
 
     def loss(
         self, params: Params, target: Params, batch: EpisodeBatch, t_env: Array, key: Array
     ) -> tuple[Array, Metrics]:
-        raise NotImplementedError(f"{type(self).__name__} does not say what it minimises")
+        raise NotImplementedError(f"{type(self).__name__} must define loss")
 
     def train(
         self, state: LearnerState, batch: EpisodeBatch, t_env: Array, since: Array, episode: Array, key: Array
     ) -> tuple[LearnerState, Metrics]:
-        """One update. `episode` counts the episodes collected by now, `since` those collected by the update before."""
-        gradient = jax.value_and_grad(self.loss, has_aux=True)
-        (loss, metrics), grads = gradient(state.params, state.target, batch, t_env, key)
-        updates, opt_state = self.optimiser().update(grads, state.opt_state, state.params)
-        params = optax.apply_updates(state.params, updates)
-        metrics = {"loss": loss, "grad_norm": optax.global_norm(grads), **metrics}
+        """One update. `episode` counts the episodes collected so far, `since` those at the previous update."""
+        found, metrics = self.gradient(state, batch, t_env, key)
+        return self.apply(state, found, since, episode), metrics
+
+    def gradient(self, state: LearnerState, batch: EpisodeBatch, t_env: Array, key: Array) -> tuple[Any, Metrics]:
+        """The part of an update that depends on the batch; it is compiled once per length of a batch."""
+        (loss, metrics), grads = jax.value_and_grad(self.loss, has_aux=True)(
+            state.params, state.target, batch, t_env, key
+        )
+        return grads, {"loss": loss, "grad_norm": optax.global_norm(grads), **metrics}
+
+    def apply(self, state: LearnerState, grads: Any, since: Array, episode: Array) -> LearnerState:
+        """The rest of the update: the optimiser's step and the target networks."""
+        params, opt_state = self.step(state.params, grads, state.opt_state)
         state = LearnerState(params, state.target, opt_state, state.updates + 1)
-        return self.refresh_target(state, since, episode), metrics
+        return self.refresh_target(state, since, episode)
 
-    def own_reward(self, batch: EpisodeBatch) -> Float[Array, "batch time agent"]:
-        """What each agent earned at each step, in the units that are learned in."""
-        return self.settings.reward_scale * batch.reward[:, :-1]
+    def step(self, params: Params, grads: Params, opt_state: Any) -> tuple[Params, Any]:
+        """One step of the optimiser."""
+        updates, opt_state = self.optimiser().update(grads, opt_state, params)
+        return optax.apply_updates(params, updates), opt_state
 
-    def team_reward(self, batch: EpisodeBatch) -> Float[Array, "batch time"]:
-        return self.spec.team_reward(self.own_reward(batch))
+    def optimiser(self, lr: float | None = None) -> optax.GradientTransformation:
+        return optax.chain(self.clip(), self.step_rule(lr))
 
-    def ended(self, batch: EpisodeBatch) -> Float[Array, "batch time"]:
-        """Where nothing follows: at the end of the game and, unless values reach beyond, of the time allowed."""
-        return self.out_of_time(batch.terminated[:, :-1], time_axis=1)
+    def clip(self) -> optax.GradientTransformation:
+        """All networks together for a team. One agent among others: each network by itself."""
+        largest = self.settings.grad_norm_clip
+        return clip_each(largest) if self.focal else optax.clip_by_global_norm(largest)
 
-    def out_of_time(self, terminated: Array, time_axis: int) -> Array:
-        if self.settings.bootstrap_at_limit:
-            return terminated
-        last = jnp.arange(terminated.shape[time_axis]) == self.spec.episode_limit - 1
-        return jnp.maximum(terminated, jnp.expand_dims(last, [a for a in range(terminated.ndim) if a != time_axis]))
+    def step_rule(self, lr: float | None = None) -> optax.GradientTransformation:
+        s = self.settings
+        lr = s.lr if lr is None else lr
+        if s.optimiser == "adam":
+            return optax.adam(lr, eps=s.optim_eps)
+        return optax.rmsprop(lr, decay=s.optim_alpha, eps=s.optim_eps, eps_in_sqrt=False)
 
-    def counted(self, filled: Float[Array, "*axes"], alive: Bool[Array, "*axes"]) -> Float[Array, "*axes"]:
-        """Whose steps are learned from. In a team game the fallen go on earning with the team, and the values before
-        their fall are built on theirs; elsewhere whoever is gone is no part of the game.
-        """
-        return jnp.broadcast_to(filled, alive.shape) if self.shared else filled * alive
-
-    def ended_for(self, ended: Float[Array, "*axes"], alive_next: Bool[Array, "*axes"]) -> Float[Array, "*axes"]:
-        """Where nothing follows for an agent: outside of team games also where it leaves while others play on."""
-        if self.shared:
-            return jnp.broadcast_to(ended, alive_next.shape)
-        return jnp.maximum(ended, ~alive_next)
+    def init_optimiser(self, params: Params) -> Any:
+        return self.optimiser().init(params)
 
     def refresh_target(self, state: LearnerState, since: Array, episode: Array) -> LearnerState:
         """Copies the networks whenever another `target_update_interval` episodes have passed."""
-        interval = self.settings.target_update_interval
+        fresh = self.target_of(state.params)
+        if not fresh:
+            return state
+        interval = self.settings.target_update_interval  # type: ignore[attr-defined]
         due = episode // interval > since // interval
         target = dict(state.target)
-        for name, fresh in self.target_of(state.params).items():
-            target[name] = jax.tree.map(lambda new, old: jnp.where(due, new, old), fresh, target[name])
+        for name, online in fresh.items():
+            target[name] = jax.tree.map(lambda new, old: jnp.where(due, new, old), online, target[name])
         return state._replace(target=target)
 
-    def parts(self, state: LearnerState) -> dict[str, Any]:
-        """What is saved, one file each: every network, the optimiser, and the older copies."""
-        return {**state.params, "opt": state.opt_state, "target": state.target}
 
-    def with_parts(self, state: LearnerState, parts: dict[str, Any]) -> LearnerState:
-        return state._replace(
-            params={name: parts[name] for name in state.params}, opt_state=parts["opt"], target=parts["target"]
-        )
+def clip_each(largest: float) -> optax.GradientTransformation:
+    """Clips the gradient of every network by itself, and with one network per seat that of every seat."""
+
+    def update(grads: Params, state: Any, params: Any = None) -> tuple[Params, Any]:
+        def clip(tree: Any) -> Any:
+            factor = jnp.minimum(1.0, largest / jnp.maximum(optax.global_norm(tree), 1e-9))
+            return jax.tree.map(lambda x: x * factor, tree)
+
+        def clip_network(tree: Any) -> Any:
+            return jax.vmap(clip)(tree) if isinstance(tree, IDVRNNAgent) else clip(tree)
+
+        return {name: clip_network(tree) for name, tree in grads.items()}, state
+
+    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)

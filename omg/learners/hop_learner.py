@@ -1,6 +1,6 @@
-"""HOP while it learns: what co-players do for each goal, and a policy and a value that guide the search.
+"""HOP while learning: the action model of co-players, and the policy and value that guide the search.
 
-Goals are labelled in hindsight: at every step an agent was after the goal that it reached next.
+Goals are labelled in hindsight: the goal of a time step is the one that the agent reached next.
 """
 
 from __future__ import annotations
@@ -11,140 +11,126 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
-from omg.components.episode_buffer import EpisodeBatch
+from omg.components.episode_buffer import EpisodeBatch, masked_mean, pick, time_first
 from omg.controllers.hop_controller import HopMAC
 from omg.envs.multiagentenv import Spec
-from omg.learners.base import Learner, LearnerSettings, LearnerState, Metrics, Params
+from omg.learners.base import Learner, LearnerSettings, Metrics, Params
 from omg.modules.co_player import CoPlayerModel
-from omg.utils.rl_utils import masked_mean, pick
-from omg.utils.settings import UserError
+from omg.utils.settings import setting
 
 
 @dataclass(frozen=True)
 class HopLearnerSettings(LearnerSettings):
-    value_coef: float = 0.5
-    model_coef: float = 1.0
-    exclusive_coef: float = 1.0
+    value_coef: float = setting(0.5, "weight of the value loss", low=0)
+    model_coef: float = setting(1.0, "weight of the loss of the co-players' action model", low=0)
+    exclusive_coef: float = setting(
+        1.0, "within it: weight of -log(1 - π(a | s, g')) for actions that reached a goal other than g'", low=0
+    )
 
 
 class HopLearner(Learner):
     Settings = HopLearnerSettings
     plans = True
+    can_be_focal = True
     settings: HopLearnerSettings
-    mac: HopMAC  # type: ignore[assignment]
+    mac: HopMAC
 
-    def __init__(self, spec: Spec, mac: HopMAC, config: Mapping[str, Any]):
-        super().__init__(spec, mac, config)  # type: ignore[arg-type]
-        if not isinstance(mac, HopMAC):
-            raise UserError("hop_learner needs mac=hop_mac (everybody plans) or mac=multi_hop_mac (one among others).")
-        self.focal = config.get("mac") == "multi_hop_mac"
-        # Goals that the world names are reached by an act; a learned one is where reward came, whoever brought it.
-        self.excludes = mac.settings.use_goals and mac.space is None and mac.goals.n > 0
-
-    def init_params(self, key: Array) -> Params:
-        return dict(self.mac.init_networks(key))
+    def __init__(self, spec: Spec, mac: Any, config: Mapping[str, Any], *arguments: Any, **named: Any):
+        super().__init__(spec, mac, config, *arguments, **named)
+        # A learned goal is reached wherever reward is given, so its label does not exclude other goals.
+        self.exclusive_goals = mac.settings.use_goals and mac.space is None and mac.models.goals.n > 0
 
     def target_of(self, params: Params) -> Params:
         return {}
 
-    def init_target(self, params: Params) -> Params:
-        """Learned goals stay as they are, and are saved with the networks."""
-        return {} if self.mac.space is None else {"goals": jax.tree.map(jnp.asarray, self.mac.space)}
-
-    def parts(self, state: LearnerState) -> dict[str, Any]:
-        return {**super().parts(state), **state.target}
-
-    def acting(self, state: LearnerState) -> Params:
-        return state.params
-
     def loss(
         self, params: Params, target: Params, batch: EpisodeBatch, t_env: Array, key: Array
     ) -> tuple[Array, Metrics]:
-        mac, n = self.mac, self.spec.n_agents
+        models, n, s = self.mac.models, self.spec.n_agents, self.settings
         obs, actions, avail = batch.obs[:, :-1], batch.actions[:, :-1], batch.avail_actions[:, :-1]
-        playing = batch.filled[:, :-1, None] * batch.alive[:, :-1]
+        filled, alive = batch.filled[:, :-1, None], batch.alive
+        acted = filled * alive[:, :-1]
         seats = jnp.broadcast_to(jnp.arange(n), actions.shape)
         planned = jnp.ones(actions.shape, bool)
         if self.focal:
             planned = seats == batch["agent_idx"].astype(jnp.int32)[..., None]
-        wanted = label(batch["reached"][:, :-1].astype(jnp.int32), batch.filled[:, :-1], mac.n_goals - 1)
+        pursued = label(batch["reached"][:, :-1].astype(jnp.int32), batch.filled[:, :-1], models.none)
 
-        # What co-players do for what they are after.
-        observed = playing * (~planned if self.focal else 1.0)
-        log_model = jax.nn.log_softmax(mac.co_players(params["model"], obs, mac.goal(obs, wanted), avail), -1)
+        # The action model: cross-entropy of the co-players' actions given the goals they pursued.
+        observed = acted * (~planned if self.focal else 1.0)
+        logits = models.co_player_logits(params["model"], obs, models.goal(obs, pursued), avail)
+        log_model = jax.nn.log_softmax(logits, -1)
         model_loss = masked_mean(-pick(log_model, actions), observed)
-        right = (log_model.argmax(-1) == actions).astype(jnp.float32)
+        correct = (log_model.argmax(-1) == actions).astype(jnp.float32)
+        exclusive_loss = self.exclusive(params["model"], batch, observed, key)
 
-        not_this = self.exclusive(params["model"], batch, observed, key)
-
-        # What the search came to, and what came of it.
-        mask = playing * planned
-        earning = self.counted(batch.filled[:, :-1, None], batch.alive[:, :-1]) * planned
-        everybody = jnp.broadcast_to(wanted[:, :, None], (*wanted.shape, n))
-        others = mac.goals_of_others(obs, everybody, seats)
-        logits, value = mac.policy_value(params["agent"], obs, others, avail)
+        # The policy learns from the search, the value from the returns.
+        mask = acted * planned
+        counted = (jnp.broadcast_to(filled, acted.shape) if self.shared_reward else acted) * planned
+        everyone = jnp.broadcast_to(pursued[:, :, None], (*pursued.shape, n))
+        others = models.goals_of_others(obs, everyone, seats)
+        logits, value = models.policy_value(params["agent"], obs, others, avail)
         search = batch["search"][:, :-1].astype(jnp.float32)
         log_pi = jnp.where(avail, jax.nn.log_softmax(logits, -1), 0.0)
         policy_loss = masked_mean(-(search * log_pi).sum(-1), mask)
-        goes_on = batch.alive[:, 1:] | self.shared
-        returns = discounted(batch.reward[:, :-1], goes_on, mac.settings.hop_gamma)
-        value_loss = masked_mean((value - returns) ** 2, earning)
+        returns = discounted(s.reward_scale * batch.reward[:, :-1], alive[:, 1:] | self.shared_reward, s.gamma)
+        value_loss = masked_mean((value - returns) ** 2, counted)
 
-        s = self.settings
         metrics = {
             "policy_loss": policy_loss,
             "value_loss": value_loss,
             "model_loss": model_loss,
-            **({"exclusive_loss": not_this} if self.excludes else {}),
-            "model_accuracy": masked_mean(right, observed),
+            **({"exclusive_loss": exclusive_loss} if self.exclusive_goals else {}),
+            "model_accuracy": masked_mean(correct, observed),
             "search_entropy": masked_mean(-(search * jnp.log(search + 1e-9)).sum(-1), mask),
         }
-        co_players = s.model_coef * (model_loss + s.exclusive_coef * not_this)
+        co_players = s.model_coef * (model_loss + s.exclusive_coef * exclusive_loss)
         return policy_loss + s.value_coef * value_loss + co_players, metrics
 
     def exclusive(
         self, model: CoPlayerModel, batch: EpisodeBatch, observed: Float[Array, "batch time agent"], key: Array
     ) -> Float[Array, ""]:
-        """-log(1 - π(a | s, g)) of the acts that reached something, for one other goal g by lot: who is after that does
-        not do this.
+        """-log(1 - π(a | s, g')) of the actions that reached a goal g, for one other goal g' sampled uniformly.
+
+        An agent that pursues g' would not have taken the action that reached g.
         """
-        if not self.excludes:
+        if not self.exclusive_goals:
             return jnp.zeros(())
-        mac, obs, actions = self.mac, batch.obs[:, :-1], batch.actions[:, :-1]
+        models, obs, actions = self.mac.models, batch.obs[:, :-1], batch.actions[:, :-1]
         reached = batch["reached"][:, :-1].astype(jnp.int32)
-        other = (reached + jax.random.randint(key, reached.shape, 1, mac.n_goals)) % mac.n_goals
-        logits = mac.co_players(model, obs, mac.goal(obs, other), batch.avail_actions[:, :-1])
-        chance = pick(jax.nn.softmax(logits, -1), actions)
-        return masked_mean(-jnp.log1p(-0.999 * chance), observed * (reached >= 0))
+        other = (reached + jax.random.randint(key, reached.shape, 1, models.n_goals)) % models.n_goals
+        logits = models.co_player_logits(model, obs, models.goal(obs, other), batch.avail_actions[:, :-1])
+        probability = pick(jax.nn.softmax(logits, -1), actions)
+        return masked_mean(-jnp.log1p(-0.999 * probability), observed * (reached >= 0))
 
 
 def label(
-    reached: Int[Array, "batch time agent"], filled: Float[Array, "batch time"], nothing: int
+    reached: Int[Array, "batch time agent"], filled: Float[Array, "batch time"], none: int
 ) -> Int[Array, "batch time agent"]:
-    """The goal that each agent reached next; `nothing` where it reached none before the end."""
+    """The goal that each agent reached next; `none` where it reached no goal before the end."""
 
     def step(later: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
         goal, real = now
-        wanted = jnp.where((goal >= 0) & (real[:, None] > 0), goal, later)
-        return wanted, wanted
+        pursued = jnp.where((goal >= 0) & (real[:, None] > 0), goal, later)
+        return pursued, pursued
 
-    start = jnp.full_like(reached[:, 0], nothing)
-    _, wanted = jax.lax.scan(step, start, (jnp.swapaxes(reached, 0, 1), filled.T), reverse=True)
-    return jnp.swapaxes(wanted, 0, 1)
+    start = jnp.full_like(reached[:, 0], none)
+    _, pursued = jax.lax.scan(step, start, (time_first(reached), filled.T), reverse=True)
+    return time_first(pursued)
 
 
 def discounted(
-    reward: Float[Array, "batch time agent"], alive_next: Array, gamma: float
+    reward: Float[Array, "batch time agent"], continues: Bool[Array, "batch time agent"], gamma: float
 ) -> Float[Array, "batch time agent"]:
-    """Everything that an agent earned from each step on; nothing after it has left."""
+    """G_t = r_t + γ·G_{t+1}, where the agent continues after step t."""
 
     def step(later: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
-        earned, stays = now
-        total = earned + gamma * stays * later
+        r, goes_on = now
+        total = r + gamma * goes_on * later
         return total, total
 
-    swapped = (jnp.swapaxes(reward, 0, 1), jnp.swapaxes(alive_next, 0, 1))
-    _, returns = jax.lax.scan(step, jnp.zeros_like(reward[:, 0]), swapped, reverse=True)
-    return jnp.swapaxes(returns, 0, 1)
+    start = jnp.zeros_like(reward[:, 0])
+    _, returns = jax.lax.scan(step, start, (time_first(reward), time_first(continues)), reverse=True)
+    return time_first(returns)

@@ -1,7 +1,7 @@
-"""PPO for one agent among others, or for a team of independent agents. Recurrent, with or without an agent model.
+"""PPO for a team of independent agents or for one agent among others. Recurrent, with or without an agent model.
 
-One update takes the fresh episodes, cuts them into chunks of `seq_len` steps that start from the memory the network had
-there while acting, and makes `ppo_epochs` steps on all of them.
+One update takes the fresh episodes, cuts them into chunks of `seq_len` steps that start from the recurrent state the
+network had there while acting, and makes `ppo_epochs` gradient steps on all of them.
 """
 
 from __future__ import annotations
@@ -16,83 +16,60 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from omg.components.action_selectors import UNAVAILABLE
-from omg.components.episode_buffer import EpisodeBatch
-from omg.components.focal_batch import FocalBatch, everybody, refine
-from omg.controllers import FocalMAC
+from omg.components.episode_buffer import EpisodeBatch, FocalBatch, all_agents, masked_mean, pick, refine
+from omg.controllers.basic_controller import BasicMAC, before_each_step
 from omg.envs.multiagentenv import Spec
-from omg.learners.base import Learner, LearnerSettings, LearnerState, Metrics, Params
-from omg.learners.omg_learner import Hindsight, before_each_step, check_vae
-from omg.learners.q_learner_4am import Told, clip_each
-from omg.learners.subgoals import SubgoalSettings
+from omg.learners import td
+from omg.learners.base import BootstrapSettings, Learner, LearnerState, Metrics, Params, clip_each
 from omg.modules.agents import IDVRNNAgent
-from omg.modules.am.base import time_first
-from omg.utils.rl_utils import masked_mean, pick, td_lambda_targets
-from omg.utils.settings import UserError, fill
+from omg.modules.am import Conditioning, Judge
+from omg.utils.settings import UserError, setting
 
 
 @dataclass(frozen=True)
-class PPOSettings(LearnerSettings):
-    ppo_epochs: int = 4
-    ppo_clip: float = 0.2
-    gae_lambda: float = 0.95
-    value_coef: float = 0.5
-    entropy_coef: float = 0.01
-    seq_len: int = 20
-    prosocial: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.prosocial <= 1:
-            raise UserError(
-                f"prosocial is {self.prosocial}; it goes from 0 (one's own reward) to 1 (everybody's mean)."
-            )
-        if self.seq_len < 1 or self.ppo_epochs < 1:
-            raise UserError(f"seq_len ({self.seq_len}) and ppo_epochs ({self.ppo_epochs}) must be 1 or more.")
+class PPOSettings(BootstrapSettings):
+    ppo_epochs: int = setting(4, "gradient steps per update", above=0)
+    ppo_clip: float = setting(0.2, "clip range of the probability ratio", above=0)
+    gae_lambda: float = setting(0.95, "λ of the generalised advantage estimate", low=0, high=1)
+    value_coef: float = setting(0.5, "weight of the value loss", low=0)
+    entropy_coef: float = setting(0.01, "weight of the entropy bonus", low=0)
+    seq_len: int = setting(20, "steps of back-propagation through time", above=0)
+    prosocial: float = setting(0.0, "weight of the team's mean reward in place of the agent's own", low=0, high=1)
 
 
 class Chunks(NamedTuple):
-    """Stretches of `seq_len` steps: `[step, chunk, slot, …]`, and each chunk's memory at its start."""
+    """Stretches of `seq_len` steps: `[step, chunk, seat, …]`, and the recurrent states at their start."""
 
-    inputs: Float[Array, "step chunk slot input"]
+    inputs: Float[Array, "step chunk seat input"]
     avail_actions: Array
-    actions: Int[Array, "step chunk slot"]
-    log_pi: Float[Array, "step chunk slot"]
-    advantage: Float[Array, "step chunk slot"]
-    returns: Float[Array, "step chunk slot"]
-    mask: Float[Array, "step chunk slot"]
-    """Where an agent acted; its value is learned wherever it goes on earning (`counted`)."""
-    counted: Float[Array, "step chunk slot"]
-    agent_memory: Float[Array, "chunk slot hidden"]
-    critic_memory: Float[Array, "chunk slot hidden"]
+    actions: Int[Array, "step chunk seat"]
+    log_pi: Float[Array, "step chunk seat"]
+    advantage: Float[Array, "step chunk seat"]
+    returns: Float[Array, "step chunk seat"]
+    acted: Float[Array, "step chunk seat"]
+    counted: Float[Array, "step chunk seat"]
+    agent_memory: Float[Array, "chunk seat hidden"]
+    critic_memory: Float[Array, "chunk seat hidden"]
 
 
 class PPOLearner(Learner):
     Settings = PPOSettings
     settings: PPOSettings
     on_policy = True
-    mac: FocalMAC
+    can_be_focal = True
+    mac: BasicMAC
 
-    def __init__(self, spec: Spec, mac: FocalMAC, config: Mapping[str, Any]):
-        super().__init__(spec, mac, config)
-        if not isinstance(mac, FocalMAC):
-            raise UserError("ppo_learner needs mac=am_mac (a team) or mac=multi_module_mac (one agent among others).")
-        self.focal = config.get("mac") == "multi_module_mac"
-        # Networks of their own: what one agent earns changes nothing for another.
-        self.apart = issubclass(mac.agent_class, IDVRNNAgent)
-        self.shared |= self.settings.prosocial > 0
+    def __init__(self, spec: Spec, mac: Any, config: Mapping[str, Any], *arguments: Any, **named: Any):
+        super().__init__(spec, mac, config, *arguments, **named)
+        self.per_seat = issubclass(mac.agent_class, IDVRNNAgent)
+        """Every seat has its own network: advantages are normalised seat by seat, so that seats do not interact."""
+        self.shared_reward |= self.settings.prosocial > 0
         if self.focal and self.settings.prosocial:
             raise UserError("prosocial is for a team that learns together: one agent among others has its own reward.")
-        self.vae = check_vae(config.get("vae")) if mac.am.needs_vae else None
-        t_max = int(config.get("t_max", 1)) * (spec.n_agents if self.focal else 1)
-        self.hindsight = Hindsight(fill(SubgoalSettings, config), t_max)
 
     def init_params(self, key: Array) -> Params:
-        k_agent, k_critic, k_model = jax.random.split(key, 3)
-        mac = self.mac
-        critic = mac.agent_class(mac.input_size, 1, self.spec.n_agents, mac.agent_settings, k_critic)
-        return {"agent": mac.init_agent(k_agent), "critic": critic, **mac.am.init(k_model)}
-
-    def init_target(self, params: Params) -> Params:
-        return {} if self.vae is None else {"vae": jax.tree.map(jnp.asarray, self.vae)}
+        k_agent, k_critic = jax.random.split(key)
+        return {**self.mac.init_params(k_agent), "critic": self.mac.new_network(1, k_critic)}
 
     def target_of(self, params: Params) -> Params:
         return {}
@@ -100,83 +77,73 @@ class PPOLearner(Learner):
     def acting(self, state: LearnerState) -> Params:
         return {name: network for name, network in state.params.items() if name != "critic"}
 
-    def parts(self, state: LearnerState) -> dict[str, Any]:
-        return {**super().parts(state), **state.target}
+    def clip(self) -> optax.GradientTransformation:
+        """Every network by itself, and with one network per seat every seat's."""
+        return clip_each(self.settings.grad_norm_clip)
 
-    def optimiser(self) -> optax.GradientTransformation:
-        """Every network, and with `idv_rnn` every seat's, has its own gradient's norm cut."""
-        return optax.chain(clip_each(self.settings.grad_norm_clip), self.step_rule())
-
-    def train(
-        self, state: LearnerState, batch: EpisodeBatch, t_env: Array, since: Array, episode: Array, key: Array
-    ) -> tuple[LearnerState, Metrics]:
+    def gradient(self, state: LearnerState, batch: EpisodeBatch, t_env: Array, key: Array) -> tuple[Any, Metrics]:
+        """All epochs on a batch; the result is the new networks and the optimiser's state."""
         n = self.spec.n_agents
-        focal = refine(batch, n) if self.focal else everybody(batch, n)
-        chunks, told, metrics = self.prepare(state.params, state.target, focal, t_env, key)
+        focal = refine(batch, n) if self.focal else all_agents(batch, n)
+        chunks, condition, metrics = self.prepare(state.params, state.target, focal, t_env, key)
 
         def epoch(carry: tuple[Params, Any], k: Array):
             params, opt_state = carry
-            (loss, found), grads = jax.value_and_grad(self.total_loss, has_aux=True)(params, chunks, focal, told, k)
-            updates, opt_state = self.optimiser().update(grads, opt_state, params)
+            gradient = jax.value_and_grad(self.total_loss, has_aux=True)
+            (loss, found), grads = gradient(params, chunks, focal, condition, k)
             found = {"loss": loss, "grad_norm": optax.global_norm(grads), **found}
-            return (optax.apply_updates(params, updates), opt_state), found
+            return self.step(params, grads, opt_state), found
 
         keys = jax.random.split(jax.random.fold_in(key, 1), self.settings.ppo_epochs)
-        (params, opt_state), found = jax.lax.scan(epoch, (state.params, state.opt_state), keys)
-        metrics |= {name: value.mean() for name, value in found.items()}
-        return LearnerState(params, state.target, opt_state, state.updates + 1), metrics
+        updated, found = jax.lax.scan(epoch, (state.params, state.opt_state), keys)
+        return updated, metrics | {name: value.mean() for name, value in found.items()}
+
+    def apply(self, state: LearnerState, found: Any, since: Array, episode: Array) -> LearnerState:
+        params, opt_state = found
+        return LearnerState(params, state.target, opt_state, state.updates + 1)
 
     def prepare(
         self, params: Params, target: Params, batch: FocalBatch, t_env: Array, key: Array
-    ) -> tuple[Chunks, Told, Metrics]:
-        """What the networks made of the episodes before this update: memories, chances, values, advantages."""
+    ) -> tuple[Chunks, Conditioning, Metrics]:
+        """Everything the update takes from the networks before it: recurrent states, log π, advantages, returns."""
         s = self.settings
         seen = self.mac.seen(batch)
         inferred = self.mac.infer_all(params, seen, batch)
-        # The policy learns on what it acted on: only the agent model is told what hindsight chose.
-        told = Told(inferred.embedding)
-        actor = self.mac.unroll_on(params["agent"], seen, told.embedding)
-        critic = self.mac.unroll_on(params["critic"], seen, told.embedding)
-        if self.mac.am.needs_vae:
-            memory = before_each_step(critic.hidden)
-            found = self.hindsight.tell(
-                target["vae"], params["critic"], memory, None, seen, batch, inferred, t_env, key
-            )
-            told = told._replace(chosen=found.chosen)
-        values, mask = critic.outputs[..., 0], time_first(batch.mask)[:-1]
-        counted = time_first(self.counted(batch.filled, batch.alive))[:-1]
-        avail, actions = time_first(batch.avail_actions)[:-1], time_first(batch.actions)[:-1]
-
-        reward = s.reward_scale * self.wanted_reward(time_first(batch.reward)[:-1])
-        over = self.out_of_time(time_first(batch.terminated)[:-1], time_axis=0)
-        over = self.ended_for(over, time_first(batch.alive)[1:])
-        filled = time_first(batch.filled)[:-1]
-        reward, over, filled, ahead = (time_first(x) for x in (reward, over, filled, values[1:]))
-        returns = time_first(td_lambda_targets(reward, over, filled, ahead, s.gamma, s.gae_lambda))
-        advantage = returns - values[:-1]
-        advantage = normalised(advantage, mask, (0, 1) if self.apart else None)
-        inputs = jnp.concatenate([seen.own, told.embedding], -1)[:-1]
-        log_pi = pick(log_policy(actor.outputs[:-1], avail), actions)
+        # The policy learns on the embedding it acted on; only the agent model uses the hindsight choice.
+        condition = Conditioning(inferred.embedding)
+        actor = self.mac.unroll_on(params["agent"], seen, condition.embedding)
+        critic = self.mac.unroll_on(params["critic"], seen, condition.embedding)
+        if "vae" in self.artifacts:
+            judge = Judge(params["critic"], before_each_step(critic.hidden), None)
+            chosen = self.mac.am.choose_subgoals(target["vae"], judge, seen, batch, inferred, t_env, key)  # type: ignore[attr-defined]
+            condition = condition._replace(chosen=chosen.chosen)
+        steps = td.steps_of(batch, s, self.spec.episode_limit, self.shared_reward)
+        values, reward = critic.outputs[..., 0], self.mixed_reward(steps.reward)
+        returns = td.lambda_targets(reward, steps.ended, steps.filled, values[1:], s.gamma, s.gae_lambda)
+        advantage = normalised(returns - values[:-1], steps.acted, (0, 1) if self.per_seat else None)
+        inputs = jnp.concatenate([seen.own, condition.embedding], -1)[:-1]
+        log_pi = pick(log_policy(actor.outputs[:-1], steps.avail_actions), steps.actions)
         starts = (before_each_step(actor.hidden)[:-1], before_each_step(critic.hidden)[:-1])
-        chunks = chop(s.seq_len, (inputs, avail, actions, log_pi, advantage, returns, mask, counted), starts)
-        return jax.lax.stop_gradient(chunks), told, {"value_mean": masked_mean(values[:-1], mask)}
+        along = (inputs, steps.avail_actions, steps.actions, log_pi, advantage, returns, steps.acted, steps.counted)
+        chunks = chop(s.seq_len, along, starts)
+        return jax.lax.stop_gradient(chunks), condition, {"value_mean": masked_mean(values[:-1], steps.acted)}
 
-    def wanted_reward(self, reward: Float[Array, "time batch slot"]) -> Float[Array, "time batch slot"]:
-        """One's own, or with `prosocial` a part of everybody's mean instead: only a whole team knows that."""
+    def mixed_reward(self, reward: Float[Array, "time batch seat"]) -> Float[Array, "time batch seat"]:
+        """(1 - p)·r_i + p·mean_j r_j, where p is `prosocial`. Only a whole team has the mean."""
         share = self.settings.prosocial
         return (1 - share) * reward + share * reward.mean(-1, keepdims=True) if share else reward
 
     def total_loss(
-        self, params: Params, chunks: Chunks, batch: FocalBatch, told: Told, key: Array
+        self, params: Params, chunks: Chunks, batch: FocalBatch, condition: Conditioning, key: Array
     ) -> tuple[Array, Metrics]:
-        policy_loss, metrics = self.policy_loss(params, chunks)
+        loss, metrics = self.policy_loss(params, chunks)
         seen = self.mac.seen(batch)
         inferred = self.mac.infer_all(params, seen, batch)
-        model_loss, found = self.mac.am.loss(params, seen, batch, inferred, told.chosen, key)
-        return policy_loss + model_loss, {**metrics, **found}
+        model_loss, found = self.mac.am.loss(params, seen, batch, inferred, condition.chosen, key)
+        return loss + model_loss, {**metrics, **found}
 
     def policy_loss(self, params: Params, chunks: Chunks) -> tuple[Array, Metrics]:
-        """-min(ρ·A, clip(ρ)·A) + value error - entropy, chunk by chunk."""
+        """-min(ρ·A, clip(ρ)·A) + c_v·(V - G)² - c_e·H(π)."""
         s = self.settings
         outputs = params["agent"].unroll(chunks.inputs, chunks.agent_memory)[0]
         values = params["critic"].unroll(chunks.inputs, chunks.critic_memory)[0][..., 0]
@@ -184,22 +151,22 @@ class PPOLearner(Learner):
         ratio = jnp.exp(pick(log_pi, chunks.actions) - chunks.log_pi)
         clipped = jnp.clip(ratio, 1 - s.ppo_clip, 1 + s.ppo_clip)
         gain = jnp.minimum(ratio * chunks.advantage, clipped * chunks.advantage)
-        entropy = masked_mean(-(jnp.exp(log_pi) * jnp.where(chunks.avail_actions, log_pi, 0.0)).sum(-1), chunks.mask)
-        actor_loss = -masked_mean(gain, chunks.mask)
+        entropy = masked_mean(-(jnp.exp(log_pi) * jnp.where(chunks.avail_actions, log_pi, 0.0)).sum(-1), chunks.acted)
+        actor_loss = -masked_mean(gain, chunks.acted)
         value_loss = masked_mean((values - chunks.returns) ** 2, chunks.counted)
         metrics = {"policy_loss": actor_loss, "value_loss": value_loss, "entropy": entropy}
-        metrics["clipped"] = masked_mean((abs(ratio - 1) > s.ppo_clip).astype(jnp.float32), chunks.mask)
+        metrics["clipped"] = masked_mean((abs(ratio - 1) > s.ppo_clip).astype(jnp.float32), chunks.acted)
         return actor_loss + s.value_coef * value_loss - s.entropy_coef * entropy, metrics
 
 
 def normalised(
-    advantage: Float[Array, "time batch slot"], mask: Float[Array, "time batch slot"], axes: tuple[int, ...] | None
-) -> Float[Array, "time batch slot"]:
-    """Mean 0 and spread 1 over these axes (all of them, where none are named)."""
+    advantage: Float[Array, "time batch seat"], mask: Float[Array, "time batch seat"], axes: tuple[int, ...] | None
+) -> Float[Array, "time batch seat"]:
+    """Mean 0 and standard deviation 1 over these axes (None: all)."""
     count = jnp.maximum(mask.sum(axes, keepdims=True), 1)
     centred = advantage - (advantage * mask).sum(axes, keepdims=True) / count
-    spread = jnp.sqrt((centred**2 * mask).sum(axes, keepdims=True) / count)
-    return centred / (spread + 1e-6)
+    deviation = jnp.sqrt((centred**2 * mask).sum(axes, keepdims=True) / count)
+    return centred / (deviation + 1e-6)
 
 
 def log_policy(logits: Array, avail_actions: Array) -> Array:
@@ -207,7 +174,7 @@ def log_policy(logits: Array, avail_actions: Array) -> Array:
 
 
 def chop(seq_len: int, along: tuple[Array, ...], memories: tuple[Array, Array]) -> Chunks:
-    """`[time, batch, …]` to `[seq_len, chunks × batch, …]`; steps that fill up the last chunk are masked by zeros."""
+    """`[time, batch, …]` to `[seq_len, chunks × batch, …]`; the last chunk is padded with masked steps."""
     time = along[0].shape[0]
     n = -(-time // seq_len)
 

@@ -1,4 +1,4 @@
-"""π_ω(a | s, g): what a co-player does for what it is after."""
+"""π_ω(a | s, g): the goal-conditioned action model of a co-player."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from omg.components.linear import MLP
+from omg.components.layers import MLP
 
 
 class CoPlayerModel(eqx.Module):
-    """Every goal of the world is compared with the one pursued by the same small network; their sum goes on.
+    """A shared network compares every goal of the environment with the pursued one; the sum of its outputs is an input.
 
-    So what is learned of one hare holds for every hare: to walk round it, if it is not the one that is wanted.
+    Weights are shared over goals, so what is learned about one hare (such as walking around it when another one is
+    pursued) holds for every hare.
     """
 
     each: MLP
@@ -25,8 +26,11 @@ class CoPlayerModel(eqx.Module):
         self.head = MLP((obs_size + goal_size + hidden // 2, hidden, n_actions), k_head)
 
     def __call__(
-        self, obs: Float[Array, "*rows obs"], goal: Float[Array, "*rows feature"], ways: Float[Array, "*rows goal way"]
+        self,
+        obs: Float[Array, "*rows obs"],
+        goal: Float[Array, "*rows feature"],
+        directions: Float[Array, "*rows goal way"],
     ) -> Float[Array, "*rows action"]:
-        pursued = jnp.broadcast_to(goal[..., None, :], (*ways.shape[:-1], goal.shape[-1]))
-        around = jax.nn.relu(self.each(jnp.concatenate([ways, pursued], -1))).sum(-2)
+        pursued = jnp.broadcast_to(goal[..., None, :], (*directions.shape[:-1], goal.shape[-1]))
+        around = jax.nn.relu(self.each(jnp.concatenate([directions, pursued], -1))).sum(-2)
         return self.head(jnp.concatenate([obs, goal, around], -1))

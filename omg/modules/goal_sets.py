@@ -1,9 +1,9 @@
-"""What co-players may be after: goals that the world names, or goals learned from play."""
+"""Goals that co-players may pursue: goals that the environment names, or goals learned from play (HOP+)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import equinox as eqx
 import jax
@@ -11,49 +11,63 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from omg.envs.multiagentenv import MultiAgentEnv, Timestep
-from omg.modules.vae import VAE
-from omg.utils.settings import UserError
+from omg.modules.vae import VAE, VAESize
+from omg.utils.settings import setting
 
 
 @dataclass(frozen=True)
-class GoalSettings:
+class GoalSettings(VAESize):
     """How goals are learned from play (hop_plus)."""
 
-    learned_goals: bool = False
-    goal_form: Literal["state", "trajectory", "state_time_reward"] = "state_time_reward"
-    goal_choice: Literal["clustered", "continuous"] = "clustered"
-    n_goal_clusters: int = 12
-    goal_window: int = 5
-    goal_latent_dim: int = 8
-    goals_path: str | None = None
-    gate_distance: float | None = None
-    trajectories: str | None = None
+    learned_goals: bool = setting(False, "goals are learned from play (omg pretrain); false: named by the environment")
+    goal_form: Literal["state", "trajectory", "state_time_reward"] = setting(
+        "state_time_reward", "what describes a goal: state, trajectory or state_time_reward"
+    )
+    goal_choice: Literal["clustered", "continuous"] = setting(
+        "clustered", "goals are cluster centres (clustered) or sampled events themselves (continuous)"
+    )
+    n_goal_clusters: int = setting(12, "number of learned goals", above=0)
+    goal_window: int = setting(5, "goal_form trajectory: length of the window in steps", above=0)
+    goal_latent_dim: int = setting(8, "latent size of the goals' VAE", above=0)
+    goals_path: str | None = setting(None, "learned goals; null: the newest ones that fit")
+    gate_distance: float | None = setting(
+        None, "no inference while every goal is farther away than this; null: always infer"
+    )
 
-    def __post_init__(self) -> None:
-        for key in ("n_goal_clusters", "goal_window", "goal_latent_dim"):
-            if getattr(self, key) < 1:
-                raise UserError(f"{key} is {getattr(self, key)}; it must be 1 or more.")
 
-
-class Moment(NamedTuple):
-    """One step of everybody in every world: what was seen before it, and what it brought."""
+class Event(NamedTuple):
+    """One step of all agents in every environment, from `seen` to `shown`."""
 
     seen: Timestep
-    world: Any
+    env_state: Any
     shown: Timestep
     window: Float[Array, "batch agent window obs"]
-    """What each agent saw in the last steps, the newest last."""
+    """The last observations of each agent, the newest last."""
     t: Int[Array, ""]
 
 
-class WorldGoals:
-    """Prey, drifts, actions: whatever the world itself calls a goal."""
+class GoalSet(Protocol):
+    """`n` goals of `size` features; `types[g]` is the goal type that stays the same across episodes."""
+
+    n: int
+    size: int
+    types: list[int]
+    window: int
+
+    def features(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows goal feature"]: ...
+    def distance(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows goal"]: ...
+    def open(self, env_state: Any) -> Bool[Array, "batch goal"]: ...
+    def reached(self, event: Event) -> Int[Array, "batch agent"]: ...
+
+
+class EnvGoals:
+    """The goals that the environment names: prey, drifts, actions."""
 
     window = 0
 
     def __init__(self, env: MultiAgentEnv):
         self.env = env
-        self.n, self.size, self.kinds = env.n_goals, env.goal_size, list(env.goal_kinds)
+        self.n, self.size, self.types = env.n_goals, env.goal_size, list(env.goal_types)
 
     def features(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows goal feature"]:
         return self.env.goal_features(obs) if self.n else jnp.zeros((*obs.shape[:-1], 0, 0))
@@ -61,20 +75,20 @@ class WorldGoals:
     def distance(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows goal"]:
         return self.env.goal_distance(obs)
 
-    def open(self, world: Any) -> Bool[Array, "batch goal"]:
+    def open(self, env_state: Any) -> Bool[Array, "batch goal"]:
         if not self.n:
-            batch = jax.tree.leaves(world)[0].shape[0]
+            batch = jax.tree.leaves(env_state)[0].shape[0]
             return jnp.ones((batch, 0), bool)
-        return jax.vmap(self.env.goals)(world).open
+        return jax.vmap(self.env.goals)(env_state).open
 
-    def reached(self, moment: Moment) -> Int[Array, "batch agent"]:
+    def reached(self, event: Event) -> Int[Array, "batch agent"]:
         if not self.n:
-            return jnp.full(moment.seen.alive.shape, -1, jnp.int32)
-        return jax.vmap(self.env.goals)(moment.world).reached
+            return jnp.full(event.seen.alive.shape, -1, jnp.int32)
+        return jax.vmap(self.env.goals)(event.env_state).reached
 
 
 class GoalSpace(eqx.Module):
-    """f_ψ and the goals in its latent space: centres of clusters, or moments of play as they were."""
+    """The encoder f_ψ of events, and the goals in its latent space."""
 
     vae: VAE
     goals: Float[Array, "goal latent"]
@@ -83,16 +97,16 @@ class GoalSpace(eqx.Module):
     def embed(
         self, window: Float[Array, "*rows window obs"], time: Array, reward: Array
     ) -> Float[Array, "*rows latent"]:
-        return self.vae.encode(describe(self.form, window, time, reward)).mu
+        return self.vae.encode(describe_event(self.form, window, time, reward)).mu
 
     def distances(self, latent: Float[Array, "*rows latent"]) -> Float[Array, "*rows goal"]:
         return jnp.sqrt(((latent[..., None, :] - self.goals) ** 2).sum(-1))
 
 
-def describe(
+def describe_event(
     form: str, window: Float[Array, "*rows window obs"], time: Array, reward: Array
 ) -> Float[Array, "*rows s"]:
-    """A moment as the numbers that f_ψ sees; the time is a part of the time allowed."""
+    """The input of f_ψ for an event; `time` is the fraction of the episode limit that has passed."""
     if form == "trajectory":
         return window.reshape(*window.shape[:-2], -1)
     now = window[..., -1, :]
@@ -101,24 +115,24 @@ def describe(
     return jnp.concatenate([now, time[..., None], reward[..., None]], -1)
 
 
-def size_of(form: str, obs_size: int, window: int) -> int:
+def event_size(form: str, obs_size: int, window: int) -> int:
     return {"state": obs_size, "trajectory": window * obs_size, "state_time_reward": obs_size + 2}[form]
 
 
 class LearnedGoals:
-    """Clusters of what was so when reward came. Nothing closes them, and each is a kind of its own."""
+    """Clusters of events with a reward. They never close, and each is a goal type of its own."""
 
     def __init__(self, env: MultiAgentEnv, space: GoalSpace, window: int):
         self.env, self.space = env, space
         self.n, self.size = space.goals.shape
-        self.kinds = list(range(self.n))
+        self.types = list(range(self.n))
         self.window = window if space.form == "trajectory" else 1
 
     def features(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows goal feature"]:
         return jnp.broadcast_to(self.space.goals, (*obs.shape[:-1], self.n, self.size))
 
     def distance(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows goal"]:
-        """Between the situation and the one that each goal decodes to, in standard deviations per entry."""
+        """Between the observation and the decoded goal, in standard deviations per feature."""
         vae, size = self.space.vae, obs.shape[-1]
         last = (
             slice(0, size) if self.space.form != "trajectory" else slice((self.window - 1) * size, self.window * size)
@@ -126,11 +140,11 @@ class LearnedGoals:
         wanted, scale = vae.decode(self.space.goals)[:, last], vae.scale[last]
         return jnp.sqrt((((obs[..., None, :] - wanted) / scale) ** 2).mean(-1))
 
-    def open(self, world: Any) -> Bool[Array, "batch goal"]:
-        return jnp.ones((jax.tree.leaves(world)[0].shape[0], self.n), bool)
+    def open(self, env_state: Any) -> Bool[Array, "batch goal"]:
+        return jnp.ones((jax.tree.leaves(env_state)[0].shape[0], self.n), bool)
 
-    def reached(self, moment: Moment) -> Int[Array, "batch agent"]:
-        reward = moment.shown.reward
-        time = jnp.broadcast_to(moment.t / self.env.spec.episode_limit, reward.shape)
-        nearest = self.space.distances(self.space.embed(moment.window, time, reward)).argmin(-1)
-        return jnp.where((reward != 0) & moment.seen.alive, nearest, -1)
+    def reached(self, event: Event) -> Int[Array, "batch agent"]:
+        reward = event.shown.reward
+        time = jnp.broadcast_to(event.t / self.env.spec.episode_limit, reward.shape)
+        nearest = self.space.distances(self.space.embed(event.window, time, reward)).argmin(-1)
+        return jnp.where((reward != 0) & event.seen.alive, nearest, -1)

@@ -1,7 +1,8 @@
-"""Gaussians, and the variational autoencoder of situations whose latent means are subgoals."""
+"""Diagonal Gaussians, the VAE whose latent means are subgoals, and the CVAE that infers them."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import equinox as eqx
@@ -9,10 +10,18 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from omg.components.linear import MLP
+from omg.components.layers import MLP
+from omg.utils.settings import setting
 
 LOG_VAR = 8.0
-"""Logarithms of variances stay between plus and minus this."""
+"""Bound of the log variances."""
+
+
+@dataclass(frozen=True)
+class VAESize:
+    """Shared by the settings of all components that contain a VAE."""
+
+    vae_hidden_dim: int = setting(128, "hidden units of VAE and CVAE", above=0)
 
 
 class Gaussian(NamedTuple):
@@ -41,7 +50,7 @@ def kl(q: Gaussian, p: Gaussian) -> Float[Array, "*rows"]:
 
 
 class VAE(eqx.Module):
-    """Works on standardised numbers: `shift` and `scale` are the mean and deviation of what it was trained on."""
+    """A VAE of states. Inputs are standardised: `shift` and `scale` are mean and deviation of the training data."""
 
     encoder: MLP
     decoder: MLP
@@ -55,7 +64,7 @@ class VAE(eqx.Module):
         self.shift, self.scale = jnp.zeros(size), jnp.ones(size)
 
     def fitted_to(self, mean: Float[Array, " s"], deviation: Float[Array, " s"]) -> VAE:
-        # What never changes has no deviation, and need not be told apart.
+        # A constant feature has deviation 0 and is left unscaled.
         scale = jnp.where(deviation > 1e-6, deviation, 1.0)
         return eqx.tree_at(lambda v: (v.shift, v.scale), self, (mean, scale))
 
@@ -70,14 +79,14 @@ class VAE(eqx.Module):
         return self.decoder(g) * jax.lax.stop_gradient(self.scale) + jax.lax.stop_gradient(self.shift)
 
     def losses(self, s: Float[Array, "*rows s"], key: Array) -> tuple[Float[Array, "*rows"], Float[Array, "*rows"]]:
-        """Squared error of the reconstruction (standardised, summed over entries), and KL to the unit Gaussian."""
+        """Squared error of the reconstruction (standardised, summed over features), and KL to the unit Gaussian."""
         q = self.encode(s)
         error = self.decoder(q.sample(key)) - self.standard(s)
         return (error**2).sum(-1), kl(q, unit_gaussian(q))
 
 
 class CVAE(eqx.Module):
-    """The posterior over a subgoal given a condition, and a decoder back to the situation."""
+    """The posterior over a subgoal given the condition c_t, and a decoder from (g, c_t) to the state."""
 
     encoder: MLP
     decoder: MLP

@@ -1,4 +1,4 @@
-"""The others: written rules by world and name, and pools of frozen opponents."""
+"""Opponents: scripted policies by environment and name, and pools of frozen policies."""
 
 from omg.opponents.scripted import REGISTRY, SPLITS, random_action
 

@@ -6,21 +6,25 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from omg.controllers import BasicMAC, RuleMAC
+from omg.controllers.basic_controller import BasicMAC
+from omg.controllers.scripted_controller import ScriptedMAC
 from omg.envs.multiagentenv import Spec
-from omg.opponents.scripted import REGISTRY as rule_REGISTRY
+from omg.opponents.scripted import REGISTRY as scripted_REGISTRY
+from omg.runners.team_runner import PolicyGroup
 from omg.utils.checkpoints import checksum, flatten, unflatten
-from omg.utils.settings import UserError, choose
+from omg.utils.files import inside, write_json
+from omg.utils.settings import UserError, choose, fill_exactly, setting
 
 MANIFEST = "pool.json"
 Split = Literal["train", "homologue", "non_homologue"]
+SPLIT_NAMES: tuple[Split, ...] = ("train", "homologue", "non_homologue")
 ARCHITECTURE = (
     "policy_model",
     "rnn_hidden_dim",
@@ -35,7 +39,7 @@ ARCHITECTURE = (
 
 @dataclass(frozen=True)
 class Member:
-    """One opponent: a network at one stage of its training, or a written rule."""
+    """One opponent: a network at one stage of its training, or a scripted policy."""
 
     name: str
     algorithm: str
@@ -43,84 +47,70 @@ class Member:
     seed: int | None = None
     steps: int | None = None
     return_mean: float | None = None
-    architecture: dict[str, Any] = field(default_factory=dict)
+    architecture: dict = field(default_factory=dict)
     file: str | None = None
     checksum: str | None = None
 
     @property
-    def is_rule(self) -> bool:
+    def is_scripted(self) -> bool:
         return self.file is None
 
 
 @dataclass(frozen=True)
 class PoolSettings:
-    """What `omg pool` makes: algorithms × seeds × stages, and rules."""
+    """What `omg pool` trains: algorithms × seeds × stages, and which scripted policies it adds."""
 
-    pool_algs: list | None = None
-    pool_test_algs: list | None = None
-    pool_train_seeds: int = 1
-    pool_test_seeds: int = 2
-    pool_stages: list | None = None
-    pool_rules: list | None = None
-    pool_test_rules: list | None = None
-
-
-class Kind(NamedTuple):
-    """Members that one compiled program can play: the same architecture, or all written rules."""
-
-    mac: Any
-    policies: Any
-    ids: tuple[int, ...]
-
-    @property
-    def size(self) -> int:
-        return len(self.ids)
+    pool_algs: list | None = setting(["iql", "vdn"], "algorithms to train with; other seeds of them are homologue")
+    pool_test_algs: list | None = setting(["qmix", "iql_idv"], "algorithms of unseen members only (non-homologue)")
+    pool_train_seeds: int = setting(1, "seeds of each algorithm to train with", low=0)
+    pool_test_seeds: int = setting(2, "seeds of each algorithm that stay unseen", low=0)
+    pool_stages: list | None = setting([0.2, 0.5, 1.0], "when a network is stored, as fractions of its training")
+    pool_rules: list | None = setting(None, "scripted policies to train with; null: the environment's own split")
+    pool_test_rules: list | None = setting(
+        None, "scripted policies that stay unseen; null: the environment's own split"
+    )
 
 
 class Pool:
-    """A pool's manifest. Networks are read when they are asked for, and checked against their checksums."""
+    """A pool's manifest. Networks are read on demand and checked against their checksums."""
 
     def __init__(
         self,
         folder: Path,
-        world: str,
+        env: str,
         env_args: dict[str, Any],
         members: Sequence[Member] = (),
         recipe: dict[str, Any] | None = None,
     ):
         self.folder = folder
-        self.recipe = recipe or {}
-        self.world = world
+        self.env = env
         self.env_args = env_args
         self.members = list(members)
+        self.recipe = recipe or {}
 
     @classmethod
     def load(cls, folder: Path) -> Pool:
+        path = folder / MANIFEST
         try:
-            content = json.loads((folder / MANIFEST).read_text())
-            members = [Member(**entry) for entry in content["members"]]
-            return cls(folder, content["world"], content["env_args"], members, content["recipe"])
+            content = json.loads(path.read_text())
+            members = [fill_exactly(Member, entry, "members.") for entry in content["members"]]
+            return cls(folder, content["env"], dict(content["env_args"]), members, dict(content["recipe"]))
         except FileNotFoundError as error:
             raise UserError(f"there is no pool in {folder}: make one with omg pool --env-config=…") from error
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{folder / MANIFEST} is damaged: make the pool again with omg pool.") from error
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"{path} is damaged: make the pool again with omg pool.") from error
 
     def save(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
         names = [member.name for member in self.members]
-        assert len(set(names)) == len(names), "every member is in one split only"
-        content: dict[str, Any] = {"world": self.world, "env_args": self.env_args, "recipe": self.recipe}
-        content = content | {"members": [asdict(m) for m in self.members]}
-        temporary = self.folder / f".{MANIFEST}"
-        temporary.write_text(json.dumps(content, indent=1))
-        temporary.rename(self.folder / MANIFEST)
+        assert len(set(names)) == len(names), "every member belongs to one split"
+        content = {"env": self.env, "env_args": self.env_args, "recipe": self.recipe}
+        write_json(self.folder / MANIFEST, content | {"members": [asdict(m) for m in self.members]})
 
-    def check_world(self, config: Mapping[str, Any]) -> None:
-        """A pool is of one world with one set of settings."""
-        env_args = config.get("env_args") or {}
-        if self.world != config["env"]:
+    def check_env(self, env: str, env_args: Mapping[str, Any]) -> None:
+        """A pool belongs to one environment with one set of settings."""
+        if self.env != env:
             raise UserError(
-                f"the pool in {self.folder} is of {self.world}, this run is of {config['env']}: choose another --pool."
+                f"the pool in {self.folder} was made for {self.env}, this run is on {env}: choose another --pool."
             )
         differ = [key for key in {*self.env_args, *env_args} if self.env_args.get(key) != env_args.get(key)]
         if differ:
@@ -131,55 +121,59 @@ class Pool:
             )
 
     def ids(self, splits: Sequence[str], algorithm: str = "any") -> list[int]:
-        """Places of the members of these splits, of one algorithm or all."""
+        """Places of the members of these splits, of one algorithm, of all (`any`) or all scripted ones (`rules`)."""
         found = []
         for i, member in enumerate(self.members):
-            named = algorithm == "any" or member.algorithm == algorithm or (algorithm == "rules" and member.is_rule)
+            named = algorithm == "any" or member.algorithm == algorithm or (algorithm == "rules" and member.is_scripted)
             if member.split in splits and named:
                 found.append(i)
         return found
 
-    def kinds(self, spec: Spec, ids: Sequence[int]) -> list[Kind]:
-        """These members as few stacks as their architectures allow."""
-        groups: dict[str, list[int]] = {}
+    def groups(self, spec: Spec, ids: Sequence[int]) -> list[PolicyGroup]:
+        """These members in as few stacks as their architectures allow."""
+        by_architecture: dict[str, list[int]] = {}
         for i in ids:
             member = self.members[i]
-            key = "rules" if member.is_rule else json.dumps(member.architecture, sort_keys=True)
-            groups.setdefault(key, []).append(i)
-        return [self._rules(spec, g) if key == "rules" else self._learned(spec, g) for key, g in groups.items()]
+            key = "scripted" if member.is_scripted else json.dumps(member.architecture, sort_keys=True)
+            by_architecture.setdefault(key, []).append(i)
+        return [
+            self._scripted(spec, g) if key == "scripted" else self._networks(spec, g)
+            for key, g in by_architecture.items()
+        ]
 
-    def _rules(self, spec: Spec, ids: list[int]) -> Kind:
-        known = choose(rule_REGISTRY, spec.name, "world with written rules")
-        rules = [choose(known, self.members[i].algorithm, "rule")(spec) for i in ids]
-        return Kind(RuleMAC(spec, *rules), jnp.arange(len(rules)), tuple(ids))
+    def _scripted(self, spec: Spec, ids: list[int]) -> PolicyGroup:
+        known = choose(scripted_REGISTRY, spec.name, "environment with scripted policies")
+        policies = [choose(known, self.members[i].algorithm, "scripted policy")(spec) for i in ids]
+        return PolicyGroup(ScriptedMAC(spec, *policies), jnp.arange(len(policies)), tuple(ids))
 
-    def _learned(self, spec: Spec, ids: list[int]) -> Kind:
+    def _networks(self, spec: Spec, ids: list[int]) -> PolicyGroup:
         mac = BasicMAC(spec, self.members[ids[0]].architecture)
-        like = jax.eval_shape(mac.init_agent, jax.random.key(0))
+        like = jax.eval_shape(mac.init_params, jax.random.key(0))["agent"]
         networks = [unflatten(self._read(self.members[i]), like, self.members[i].name) for i in ids]
-        return Kind(mac, jax.tree.map(lambda *x: jnp.asarray(np.stack(x)), *networks), tuple(ids))
+        stacked = jax.tree.map(lambda *x: jnp.asarray(np.stack(x)), *networks)
+        return PolicyGroup(mac, {"agent": stacked}, tuple(ids))
 
     def _read(self, member: Member) -> dict[str, np.ndarray]:
-        assert member.file is not None
-        path = self.folder / member.file
+        path = inside(self.folder, member.file, "pool member")
         if not path.is_file():
-            raise UserError(f"the pool in {self.folder} has lost {member.file}: make it again with omg pool.")
+            raise UserError(f"the pool in {self.folder} has no file {member.file}: make it again with omg pool.")
         if checksum(path) != member.checksum:
-            raise UserError(f"the pool in {self.folder} is damaged: {member.file} was cut off or altered.")
+            raise UserError(f"the pool in {self.folder} is damaged: {member.file} was truncated or altered.")
         return load_file(path)
 
-    def add_network(self, agent: Any, config: Mapping[str, Any], **about: Any) -> None:
-        """Writes one trained network and enters it."""
+    def add_network(self, network: Any, config: Mapping[str, Any], **about: Any) -> None:
+        """Writes one trained network and enters it in the manifest."""
         architecture = {key: config[key] for key in ARCHITECTURE}
         name = f"{about['algorithm']}-{about['seed']}-{about['steps']}"
         file = f"members/{name}.safetensors"
         path = self.folder / file
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_file(flatten(jax.device_get(agent)), path)
+        save_file(flatten(jax.device_get(network)), path)
         self.members.append(Member(name, architecture=architecture, file=file, checksum=checksum(path), **about))
 
 
-def throw_away(spec: Spec, config: Mapping[str, Any], size: int) -> list[Kind]:
-    """A pool of untrained networks that exists only in memory: for measuring speed."""
+def untrained(spec: Spec, config: Mapping[str, Any], size: int) -> list[PolicyGroup]:
+    """A pool of untrained networks that exists in memory only, for speed measurements."""
     mac = BasicMAC(spec, config)
-    return [Kind(mac, jax.vmap(mac.init_agent)(jax.random.split(jax.random.key(0), size)), tuple(range(size)))]
+    policies = jax.vmap(mac.init_params)(jax.random.split(jax.random.key(0), size))
+    return [PolicyGroup(mac, policies, tuple(range(size)))]

@@ -1,4 +1,4 @@
-"""A run as a pool: the team that it trained sits in the other seats."""
+"""A run's folder as a pool: the team that it trained sits in the other seats."""
 
 from __future__ import annotations
 
@@ -9,30 +9,32 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
+from omg.controllers import REGISTRY as mac_REGISTRY
 from omg.opponents.pool import ARCHITECTURE, Member, Pool
 from omg.utils import checkpoints
-from omg.utils.settings import UserError
+from omg.utils.settings import UserError, choose
 
 FILE = "agent.safetensors"
 
 
 def is_run(folder: Path) -> bool:
-    return (folder / "checkpoints").is_dir() or (folder / "checkpoint.json").is_file()
+    return (folder / "checkpoints").is_dir() or (folder / checkpoints.MANIFEST).is_file()
 
 
 class RunPool(Pool):
-    """Every seed's networks are a member, to learn with and to be tested with alike."""
+    """Every seed's networks are one member, used for training and tests alike."""
 
     def __init__(self, folder: Path):
         found = checkpoints.find_model(folder)
         config: dict[str, Any] = found.manifest["config"]
-        if "hop" in str(config["mac"]) or config.get("am_model", "none_am") != "none_am":
+        models_others = config.get("am_model", "none_am") != "none_am"
+        if models_others or not choose(mac_REGISTRY, config["mac"], "mac").can_be_opponent:
             raise UserError(
-                f"{folder} holds {config['name']}: in the other seats sit agents that neither plan nor model others, "
-                "as iql, vdn, qmix or ppo."
+                f"{folder} holds {config['name']}: only agents that neither plan nor have an agent model can be "
+                "opponents, such as iql, vdn, qmix or ppo."
             )
         seeds = found.manifest["seeds"]
-        self.arrays: dict[str, np.ndarray] = load_file(found.path / FILE)
+        self.arrays: dict[str, np.ndarray] = load_file(found.file(FILE))
         self.several = len(seeds) > 1
         architecture = {key: config[key] for key in ARCHITECTURE}
         members = [

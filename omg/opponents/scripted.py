@@ -1,6 +1,6 @@
-"""Written rules for the worlds' agents: from one agent's observation to its action.
+"""Scripted policies by environment and name: from one agent's observation to its action.
 
-A rule of foraging says which food it wants, one of predator–prey where it wants to be, one of battle whom it shoots at.
+A foraging policy chooses a food item, a predator–prey policy a position, a battle policy a target.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from omg.envs.multiagentenv import Spec
-from omg.opponents.hunting import SNOWDRIFT, STAG_HUNT, random_action
+from omg.opponents.grid_policies import SNOWDRIFT, STAG_HUNT, random_action
 
 
 def _random(spec: Spec):
@@ -34,7 +34,7 @@ class Board(NamedTuple):
         return abs(self.food - self.me).sum(-1)
 
     def far_from_others(self) -> Float[Array, " food"]:
-        """From whichever other agent is nearest to it."""
+        """Distance of the nearest other agent to each food item."""
         return abs(self.food[:, None] - self.others).sum(-1).min(-1, initial=jnp.inf)
 
 
@@ -44,52 +44,52 @@ def _board(spec: Spec, obs: Array) -> Board:
     return Board(items[:n_food, :2], items[:n_food, 2], items[n_food, :2], items[n_food + 1 :, :2])
 
 
-def _walk(way: Array, avail_actions: Array, key: Array, load: bool = True) -> Array:
-    """One step along a way in rows and columns; loads food wherever it can, unless it should not."""
-    dy, dx = way
-    # How far each action brings the agent: noop, up, down, left, right, load.
+def _walk(direction: Array, avail_actions: Array, key: Array, load: bool = True) -> Array:
+    """One step in a direction (rows, columns); with `load` it loads food wherever it can."""
+    dy, dx = direction
+    # The gain of each action: noop, up, down, left, right, load.
     gain = jnp.array([-0.5, -dy, dy, -dx, dx, jnp.inf if load else -jnp.inf])
     gain = gain + 0.1 * jax.random.uniform(key, (6,))
     return jnp.where(avail_actions, gain, -jnp.inf).argmax()
 
 
-def wants(price: Callable[[Board], Array]):
-    """Foraging: walk to the food whose price is lowest, and load it."""
+def wants(cost_of: Callable[[Board], Array]):
+    """Foraging: walks to the food of the lowest cost, and loads it."""
 
     def of(spec: Spec):
-        def rule(obs: Array, avail_actions: Array, seat: Array, key: Array) -> Array:
+        def policy(obs: Array, avail_actions: Array, seat: Array, key: Array) -> Array:
             board = _board(spec, obs)
-            target = jnp.where(board.level > 0, price(board), jnp.inf).argmin()
+            target = jnp.where(board.level > 0, cost_of(board), jnp.inf).argmin()
             near = board.far_from_me()[target] <= 1
-            # On the way past other food it is left alone: what counts is what the agent is after.
+            # Other food on the way is left alone.
             action = _walk(board.food[target] - board.me, avail_actions, key, load=False)
             return jnp.where(near & avail_actions[5], 5, action)
 
-        return rule
+        return policy
 
     return of
 
 
 def follow_other(spec: Spec):
-    """Foraging: stay with the nearest other agent, and load what it finds."""
+    """Foraging: follows the nearest other agent, and loads the food it finds."""
 
-    def rule(obs: Array, avail_actions: Array, seat: Array, key: Array) -> Array:
+    def policy(obs: Array, avail_actions: Array, seat: Array, key: Array) -> Array:
         board = _board(spec, obs)
         nearest = abs(board.others - board.me).sum(-1).argmin()
         return _walk(board.others[nearest] - board.me, avail_actions, key)
 
-    return rule
+    return policy
 
 
 def slow(spec: Spec):
-    """Foraging: the nearest food, but idle at half of the steps."""
+    """Foraging: the nearest food, but idle in half of the steps."""
     nearest = FORAGING["nearest_food"](spec)
 
-    def rule(obs: Array, avail_actions: Array, seat: Array, key: Array) -> Array:
+    def policy(obs: Array, avail_actions: Array, seat: Array, key: Array) -> Array:
         k_idle, k_walk = jax.random.split(key)
         return jnp.where(jax.random.uniform(k_idle) < 0.5, 0, nearest(obs, avail_actions, seat, k_walk))
 
-    return rule
+    return policy
 
 
 FORAGING: dict[str, Callable] = {
@@ -109,7 +109,7 @@ FORAGING: dict[str, Callable] = {
 
 
 class Chase(NamedTuple):
-    """A predator's observation; places are relative to itself."""
+    """A predator's observation; positions are relative to its own."""
 
     velocity: Float[Array, " 2"]
     place: Float[Array, " 2"]
@@ -119,29 +119,29 @@ class Chase(NamedTuple):
 
 
 def towards(aim: Callable[[Chase, Array], Array]):
-    """Predator–prey: push towards a place (relative to itself), braking for its own speed."""
+    """Predator–prey: accelerates towards a position (relative to its own), and brakes for its own velocity."""
 
     def of(spec: Spec):
         team = 2 * (spec.n_agents - 1)
 
-        def rule(obs: Array, avail_actions: Array, seat: Array, key: Array) -> Array:
+        def policy(obs: Array, avail_actions: Array, seat: Array, key: Array) -> Array:
             seen = Chase(obs[:2], obs[2:4], obs[-4 - team : -4].reshape(-1, 2), obs[-4:-2], obs[-2:])
-            way = aim(seen, seat) - 0.3 * seen.velocity
-            return jnp.array([0.0, -way[0], way[0], -way[1], way[1]]).argmax()
+            push = aim(seen, seat) - 0.3 * seen.velocity
+            return jnp.array([0.0, -push[0], push[0], -push[1], push[1]]).argmax()
 
-        return rule
+        return policy
 
     return of
 
 
 def _side(seat: Array, distance: float) -> Array:
-    """Another direction for every seat."""
+    """A different direction for every seat."""
     angle = 2.1 * seat
     return distance * jnp.stack([jnp.cos(angle), jnp.sin(angle)])
 
 
 def _ambush(c: Chase, seat: Array) -> Array:
-    """Wait at a post of one's own until the prey comes near."""
+    """Waits at a position of its own until the prey comes near."""
     post = _side(seat, 0.5) - c.place
     return jnp.where((c.prey**2).sum() < 0.36, c.prey + 0.3 * c.prey_velocity, post)
 
@@ -165,7 +165,7 @@ PREDATOR_PREY: dict[str, Callable] = {
 
 
 class Front(NamedTuple):
-    """A soldier's observation: what it sees of every enemy and of its own side (zeros: nothing)."""
+    """A unit's observation: features of every enemy and ally (zeros: not visible)."""
 
     enemies: Float[Array, "enemy feature"]
     allies: Float[Array, "ally feature"]
@@ -176,7 +176,7 @@ class Front(NamedTuple):
 
     @property
     def strength(self) -> Array:
-        """Health, and a little for what follows it (a shield, where the enemies have them)."""
+        """Health, plus a small share of the next feature (the shield, if enemies have one)."""
         return self.enemies[:, 4] + 0.1 * self.enemies[:, 5:6].sum(-1)
 
     @property
@@ -184,7 +184,7 @@ class Front(NamedTuple):
         return jnp.where(self.seen, self.enemies[:, 1], jnp.inf)
 
     def leads(self, enemy: Array) -> Array:
-        """Whether nobody of its own side is clearly nearer to that enemy."""
+        """Whether no ally is clearly nearer to that enemy."""
         others = jnp.sqrt(((self.allies[:, 2:4] - self.enemies[enemy, 2:4]) ** 2).sum(-1))
         return ~((self.allies[:, 0] > 0) & (others < self.enemies[enemy, 1] - ABREAST / 9)).any()
 
@@ -200,21 +200,21 @@ def _front(spec: Spec, obs: Array) -> Front:
 
 STOP, FIRST_TARGET = 1, 6
 ABREAST = 0.4
-"""Cells within which units count as standing in one line."""
+"""Distance in cells within which units count as standing in one line."""
 SWERVE = 1.0
 TOO_NEAR = 2.4
-"""Cells at which a kiting unit turns to run."""
+"""Distance in cells at which a kiting unit retreats."""
 WAYS = np.array([[0.0, 1.0], [0.0, -1.0], [1.0, 0.0], [-1.0, 0.0]])
 """North, south, east, west: actions 2 to 5."""
 
 
-def shoots(price: Callable[[Front], Array], waits: bool = True):
-    """Battle: fire at the enemy in range with the lowest price; else come up to whoever stands foremost and waits."""
+def shoots(cost_of: Callable[[Front], Array], waits: bool = True):
+    """Battle: attacks the enemy in range of the lowest cost, else approaches; with `waits` the front unit stops."""
 
     def of(spec: Spec):
-        def rule(obs: Array, avail_actions: Array, seat: Array, key: Array) -> Array:
+        def policy(obs: Array, avail_actions: Array, seat: Array, key: Array) -> Array:
             front, targets = _front(spec, obs), avail_actions[FIRST_TARGET:]
-            target = jnp.where(targets, price(front), jnp.inf).argmin()
+            target = jnp.where(targets, cost_of(front), jnp.inf).argmin()
             nearest = front.far.argmin()
             way = jnp.asarray(WAYS) @ front.enemies[nearest, 2:4]
             wait = ~front.seen.any() | (waits & front.leads(nearest))
@@ -222,35 +222,35 @@ def shoots(price: Callable[[Front], Array], waits: bool = True):
             action = jnp.where(targets.any(), FIRST_TARGET + target, step)
             return jnp.where(avail_actions[0], 0, action)
 
-        return rule
+        return policy
 
     return of
 
 
 def _step(gain: Array, avail_actions: Array, key: Array) -> Array:
-    """The move that brings most, of those there are."""
+    """The available move with the highest gain."""
     gain = gain + 0.01 * jax.random.uniform(key, (4,))
     best = 2 + jnp.where(avail_actions[2:6], gain, -jnp.inf).argmax()
     return jnp.where(avail_actions[2:6].any(), best, STOP)
 
 
 def kite(spec: Spec):
-    """Battle: shoot the weakest from afar, step back from whoever comes too near."""
+    """Battle: attacks the weakest enemy from a distance, and retreats from enemies that come too near."""
     shoot = shoots(lambda f: f.strength, waits=False)(spec)
 
-    def rule(obs: Array, avail_actions: Array, seat: Array, key: Array) -> Array:
+    def policy(obs: Array, avail_actions: Array, seat: Array, key: Array) -> Array:
         front = _front(spec, obs)
-        # Enemies weigh by how near they are; a step is judged by how far it leads away from them.
+        # Enemies are weighted by proximity; a step is valued by how far it leads away from them.
         weight = jnp.where(front.seen, 1.0 / jnp.maximum(front.far, 0.05) ** 2, 0.0)
         danger = (weight[:, None] * front.enemies[:, 2:4]).sum(0)
         flee = front.far.min(initial=jnp.inf) < TOO_NEAR / 9
-        # A little to one side as well: running in a circle does not end in a corner.
+        # Slightly to one side as well: retreating in a circle does not end in a corner.
         away = -danger + SWERVE * jnp.array([-danger[1], danger[0]])
         step = _step(jnp.asarray(WAYS) @ away, avail_actions, key)
         action = jnp.where(flee, step, shoot(obs, avail_actions, seat, key))
         return jnp.where(avail_actions[0], 0, action)
 
-    return rule
+    return policy
 
 
 BATTLE: dict[str, Callable] = {
@@ -262,8 +262,8 @@ BATTLE: dict[str, Callable] = {
 }
 
 
-class RuleSplit(NamedTuple):
-    """Which rules train, and which are kept for tests."""
+class Split(NamedTuple):
+    """The scripted policies to train with, and those that stay unseen."""
 
     train: tuple[str, ...]
     test: tuple[str, ...]
@@ -276,17 +276,17 @@ REGISTRY: dict[str, dict[str, Callable]] = {
     "stag_hunt": STAG_HUNT,
     "snowdrift": SNOWDRIFT,
 }
-"""World → rule → the rule made for that world's sizes."""
+"""Environment → name → a function from the environment's spec to the policy."""
 
 SPLITS = {
-    "foraging": RuleSplit(
+    "foraging": Split(
         ("nearest_food", "topmost_food", "leftmost_food", "follow_other"),
         ("bottommost_food", "rightmost_food", "farthest_food", "rival", "avoid_other", "slow"),
     ),
-    "predator_prey": RuleSplit(
+    "predator_prey": Split(
         ("chase", "ambush", "flank", "guard"), ("cut_off", "tail", "herd", "stay_together", "shadow", "random")
     ),
-    "stag_hunt": RuleSplit(("always_stag", "always_hare", "follow_crowd"), ("nearest_prey", "random", "switcher")),
-    "snowdrift": RuleSplit(("always_clear", "never_clear", "follow_crowd"), ("topmost_drift", "random", "switcher")),
-    "battle": RuleSplit(("nearest_enemy", "spread_fire"), ("focus_fire", "kite")),
+    "stag_hunt": Split(("always_stag", "always_hare", "follow_crowd"), ("nearest_prey", "random", "switcher")),
+    "snowdrift": Split(("always_clear", "never_clear", "follow_crowd"), ("topmost_drift", "random", "switcher")),
+    "battle": Split(("nearest_enemy", "spread_fire"), ("focus_fire", "kite")),
 }

@@ -1,4 +1,4 @@
-"""Play among others: the trained agent in every seat in turn, the rest of the team drawn afresh from a pool."""
+"""Plays one agent among others: the trained agent in every seat in turn, opponents sampled from a pool."""
 
 from __future__ import annotations
 
@@ -10,31 +10,44 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from omg.components.episode_buffer import EpisodeBatch, Field, Groups, Scheme
-from omg.components.focal_batch import refine
-from omg.controllers import FocalMAC, MultiModuleMAC, Side, TeamPolicies
+from omg.components.episode_buffer import EpisodeBatch, Field, Groups, Scheme, refine
+from omg.controllers.base import Controller
+from omg.controllers.om_controller import MultiModuleMAC, Side, TeamPolicies
 from omg.envs.multiagentenv import MultiAgentEnv
-from omg.opponents.pool import Kind
 from omg.runners.vector_runner import EpisodeStats, VectorRunner
 
 
+class PolicyGroup(NamedTuple):
+    """Frozen policies that one controller plays (an architecture group): stacked networks, or scripted policies."""
+
+    mac: Any
+    policies: Any
+    """Parameters with a leading axis over the members."""
+    ids: tuple[int, ...]
+    """The members' places in their pool."""
+
+    @property
+    def size(self) -> int:
+        return len(self.ids)
+
+
 class Opponents(NamedTuple):
-    """Seats that one pool fills: how many places after the focal agent, and who may sit there."""
+    """Seats that one pool fills: their places after the focal agent, and the architecture groups that may sit there."""
 
     offsets: tuple[int, ...]
-    kinds: tuple[Kind, ...]
+    groups: tuple[PolicyGroup, ...]
 
 
 class Lineup(NamedTuple):
-    """One kind for each group of opponents, and a program that plays it."""
+    """One architecture group for each `Opponents`, and the runner that plays it."""
 
-    kinds: tuple[int, ...]
+    groups: tuple[int, ...]
     mac: MultiModuleMAC
     runner: VectorRunner
 
 
-def focal_scheme(focal: FocalMAC) -> Scheme:
-    """What an episode among others holds besides: one value per episode."""
+def focal_scheme(focal: Controller) -> Scheme:
+    """Fields that an episode among others holds beyond the usual ones: one value per episode."""
     scheme = {"agent_idx": Field((), "int8", per_episode=True)}
     if focal.prior_size:
         scheme["prior"] = Field((focal.prior_size,), per_episode=True)
@@ -42,144 +55,158 @@ def focal_scheme(focal: FocalMAC) -> Scheme:
 
 
 class TeamRunner:
-    """`seats × worlds` worlds at once.
+    """`seats × envs` parallel environments.
 
-    Each collection has one kind of opponent per group, drawn by how many members the kind has, and as many different
-    members of it as `blocks` allows, each in an equal stretch of the worlds.
+    Each collection has one architecture group per set of seats, sampled with probability proportional to its size, and
+    up to `blocks` different members of it, each in an equal stretch of the environments. A test enumerates all members.
     """
 
     def __init__(
         self,
         env: MultiAgentEnv,
-        focal: FocalMAC,
+        focal: Any,
         offsets: tuple[int, ...],
         opponents: tuple[Opponents, ...],
         scheme: Scheme,
         groups: Groups,
-        worlds: int,
+        envs: int,
         n_seeds: int | None = None,
         blocks: int = 4,
-        everyone: bool = False,
     ):
         n = env.spec.n_agents
         self.env, self.mac, self.scheme, self.groups, self.n_seeds = env, focal, scheme, groups, n_seeds
-        self.opponents, self.everyone = opponents, everyone
-        self.meetings = 2 if focal.prior_size else 1
-        self.batch_size = n * worlds * self.meetings
-        self.policies = tuple(tuple(kind.policies for kind in o.kinds) for o in opponents)
-        self.lineups, chances = [], []
-        for kinds in product(*(range(len(o.kinds)) for o in opponents)):
-            chosen = [o.kinds[i] for o, i in zip(opponents, kinds, strict=True)]
+        self.opponents = opponents
+        self.episodes = 2 if focal.prior_size else 1
+        """Episodes of an encounter: with `carry_over` two in a row with the same opponents."""
+        self.batch_size = n * envs * self.episodes
+        self.policies = tuple(tuple(group.policies for group in o.groups) for o in opponents)
+        self.lineups: list[Lineup] = []
+        weights, schedule = [], []
+        for chosen in product(*(range(len(o.groups)) for o in opponents)):
+            members = [o.groups[i] for o, i in zip(opponents, chosen, strict=True)]
             sides = tuple(
-                Side(kind.mac, o.offsets, kind.size if everyone else _blocks(worlds, min(blocks, kind.size)))
-                for kind, o in zip(chosen, opponents, strict=True)
+                Side(group.mac, o.offsets, _blocks(envs, min(blocks, group.size)))
+                for group, o in zip(members, opponents, strict=True)
             )
             mac = MultiModuleMAC(env.spec, focal, offsets, sides)
-            each_world = worlds * chosen[0].size if everyone else worlds
-            runner = VectorRunner(env, mac, scheme, groups, n * each_world, n_seeds)
-            self.lineups.append(Lineup(kinds, mac, runner))
-            chances.append(float(np.prod([kind.size for kind in chosen])))
+            rounds = max(-(-group.size // side.blocks) for group, side in zip(members, sides, strict=True))
+            schedule += [(len(self.lineups), r) for r in range(rounds)]
+            self.lineups.append(Lineup(chosen, mac, VectorRunner(env, mac, scheme, groups, n * envs, n_seeds)))
+            weights.append(float(np.prod([group.size for group in members])))
         self.each = self.lineups[0].runner.each
-        self.edges = np.cumsum(chances) / np.sum(chances)
+        self.edges = np.cumsum(weights) / np.sum(weights)
+        self.schedule = np.array(schedule)
+        """The collections of a test: lineup, and which stretch of its members."""
 
-    @classmethod
-    def of_everyone(
-        cls, env: MultiAgentEnv, focal: FocalMAC, offsets: tuple[int, ...], opponents: tuple[Opponents, ...],
-        scheme: Scheme, groups: Groups, episodes: int, n_seeds: int | None,
-    ) -> TeamRunner:  # fmt: skip
-        """For tests: about so many episodes, spread evenly over seats and members. Mixed teams are drawn as ever."""
-        n = env.spec.n_agents
-        if len(opponents) > 1:
-            return cls(env, focal, offsets, opponents, scheme, groups, max(1, episodes // n), n_seeds)
-        members = sum(kind.size for kind in opponents[0].kinds)
-        worlds = max(1, episodes // (n * members))
-        return cls(env, focal, offsets, opponents, scheme, groups, worlds, n_seeds, everyone=True)
+    def rounds(self, episodes: int) -> int:
+        """How many collections a test takes: enough for an equal share of the episodes with every member."""
+        members = sum(max(group.size for group in self._groups(lineup)) for lineup in self.lineups)
+        each = self.batch_size // max(side.blocks for lineup in self.lineups for side in lineup.mac.sides)
+        cycles = max(-(-episodes // (len(self.schedule) * self.batch_size)), -(-episodes // (members * each)))
+        return cycles * len(self.schedule)
+
+    def _groups(self, lineup: Lineup) -> list[PolicyGroup]:
+        return [o.groups[i] for o, i in zip(self.opponents, lineup.groups, strict=True)]
+
+    def empty_stats(self) -> EpisodeStats:
+        """Results of the right shapes, all zero."""
+        stats = self.lineups[0].runner.empty_stats()
+        leading = self.lineups[0].runner.leading
+        members, own = jnp.zeros((*leading, len(self.opponents)), jnp.int32), jnp.zeros(leading)
+        stats = stats._replace(members=members, focal_returns=own)
+        return stats if self.episodes == 1 else self.each(lambda x: jax.tree.map(self._seat_by_seat, x, x))(stats)
 
     def run(
-        self, agent: Any, t_env: Array, key: Array, test_mode: bool, keep: bool = True, policies: Any = None,
+        self,
+        params: Any,
+        t_env: Array,
+        key: Array,
+        test_mode: bool | Array,
+        policies: Any = None,
         number: Array | int = 0,
-    ) -> tuple[EpisodeBatch | None, EpisodeStats]:  # fmt: skip
-        """Episodes against opponents drawn for them. With `carry_over` every team meets the same opponents twice.
-
-        `number` decides which kind is met: the same for all seeds, whether they are trained together or alone.
-        """
+    ) -> tuple[EpisodeBatch, EpisodeStats]:
+        """One collection. `number` determines the lineup: the same for all seeds, trained together or alone."""
         policies = self.policies if policies is None else policies
-        lot = jax.random.uniform(jax.random.fold_in(jax.random.key(1), number))
-        which = jnp.searchsorted(jnp.asarray(self.edges[:-1]), lot, side="right")
-        if self.everyone:
-            played = [self._play(one, agent, t_env, key, test_mode, False, policies)[1] for one in self.lineups]
-            return None, jax.tree.map(lambda *x: jnp.concatenate(x, axis=0 if self.n_seeds is None else 1), *played)
+        noise = jax.random.uniform(jax.random.fold_in(jax.random.key(1), number))
+        sampled = jnp.searchsorted(jnp.asarray(self.edges[:-1]), noise, side="right")
+        in_test, stretch = jnp.asarray(self.schedule)[jnp.asarray(number) % len(self.schedule)]
         branches = [
-            lambda lineup=lineup: self._play(lineup, agent, t_env, key, test_mode, keep, policies)
+            lambda lineup=lineup: self._play(lineup, params, t_env, key, test_mode, policies, stretch)
             for lineup in self.lineups
         ]
-        return jax.lax.switch(which, branches) if len(branches) > 1 else branches[0]()
+        return jax.lax.switch(jnp.where(test_mode, in_test, sampled), branches) if len(branches) > 1 else branches[0]()
 
-    def _play(self, lineup: Lineup, agent, t_env, key, test_mode, keep, policies):
-        members = self.each(lambda k: self._draw(lineup, jax.random.fold_in(k, 2)))(key)
+    def _play(self, lineup: Lineup, params, t_env, key, test_mode, policies, stretch):
+        members = self.each(lambda k: self._members(lineup, jax.random.fold_in(k, 2), test_mode, stretch))(key)
 
-        def seat(trained: Any, drawn: tuple[Array, ...]) -> TeamPolicies:
+        def seat(trained: Any, chosen: tuple[Array, ...]) -> TeamPolicies:
             sides = tuple(
-                jax.tree.map(lambda x, i=index: x[i], policies[g][kind])
-                for g, (kind, index) in enumerate(zip(lineup.kinds, drawn, strict=True))
+                jax.tree.map(lambda x, i=index: x[i], policies[g][group])
+                for g, (group, index) in enumerate(zip(lineup.groups, chosen, strict=True))
             )
             return TeamPolicies(trained, sides)
 
-        team = self.each(seat)(agent, members)
-        batch, stats, _ = lineup.runner.play(team, t_env, key, test_mode, keep or self.meetings > 1)
-        met = self.each(lambda drawn: self._met(lineup, drawn))(members)
-        batch, stats = self._marked(batch, None), stats._replace(members=met)
-        if self.meetings == 1:
-            return batch if keep else None, stats
-        left = self.each(lambda trained, b: self._summary(trained, b))(agent, batch)
-        later = self.each(lambda k: jax.random.fold_in(k, 3))(key)
-        second, after, _ = lineup.runner.play(team, t_env, later, test_mode, keep, left)
-        both = self.each(lambda *x: jax.tree.map(self._seat_by_seat, *x))
-        stats = both(stats, after._replace(members=met))
-        return both(batch, self._marked(second, left)) if keep else None, stats
+        team = self.each(seat)(params, members)
+        ids = self.each(lambda chosen: self._ids(lineup, chosen))(members)
 
-    def _summary(self, trained: Any, batch: EpisodeBatch) -> Float[Array, "world embedding"]:
-        """What every world's episode leaves, in the order of the worlds."""
-        n = self.env.spec.n_agents
-        left = self.mac.summary(trained, refine(batch, n))
-        return jnp.moveaxis(left, 1, 0).reshape(-1, left.shape[-1])
+        def episode(k: Array, prior: Any) -> tuple[EpisodeBatch, EpisodeStats]:
+            played = lineup.runner.play(team, t_env, k, test_mode, prior=prior)
+            assert played.batch is not None
+            own = jnp.take_along_axis(played.stats.agent_returns, self._seats()[..., None], -1)[..., 0]
+            return self._marked(played.batch, prior), played.stats._replace(members=ids, focal_returns=own)
+
+        first, stats = episode(key, None)
+        if self.episodes == 1:
+            return first, stats
+        carried = self.each(self._carried)(params, first)
+        second, later = episode(self.each(lambda k: jax.random.fold_in(k, 3))(key), carried)
+        both = self.each(lambda *x: jax.tree.map(self._seat_by_seat, *x))
+        return both(first, second), both(stats, later)
+
+    def _carried(self, params: Any, batch: EpisodeBatch) -> Float[Array, "env embedding"]:
+        """What each episode hands to the next one with the same opponents, in the order of the environments."""
+        carried = self.mac.mean_embedding(params, refine(batch, self.env.spec.n_agents))
+        return jnp.moveaxis(carried, 1, 0).reshape(-1, carried.shape[-1])
 
     def _seat_by_seat(self, first: Array, second: Array) -> Array:
-        """Two collections as one in which every seat has one stretch."""
+        """Two collections as one in which every seat has one contiguous stretch."""
         n = self.env.spec.n_agents
         pair = [x.reshape(n, -1, *x.shape[1:]) for x in (first, second)]
         return jnp.concatenate(pair, 1).reshape(-1, *first.shape[1:])
 
-    def _draw(self, lineup: Lineup, key: Array) -> tuple[Int[Array, " block"], ...]:
-        """Different members for the blocks of each side, all equally likely."""
-        drawn = []
-        for g, (kind, side) in enumerate(zip(lineup.kinds, lineup.mac.sides, strict=True)):
-            size = self.opponents[g].kinds[kind].size
-            drawn.append(jax.random.permutation(jax.random.fold_in(key, g), size)[: side.blocks])
-        return tuple(drawn)
+    def _members(self, lineup: Lineup, key: Array, test_mode: bool | Array, stretch: Array) -> tuple[Array, ...]:
+        """Different members for the blocks of each side: sampled uniformly, or in a test the next ones in order."""
+        chosen = []
+        for g, (group, side) in enumerate(zip(lineup.groups, lineup.mac.sides, strict=True)):
+            size = self.opponents[g].groups[group].size
+            sampled = jax.random.permutation(jax.random.fold_in(key, g), size)[: side.blocks]
+            in_order = (stretch * side.blocks + jnp.arange(side.blocks)) % size
+            chosen.append(jnp.where(test_mode, in_order, sampled))
+        return tuple(chosen)
 
-    def _met(self, lineup: Lineup, drawn: tuple[Array, ...]) -> Int[Array, "world group"]:
-        """Which member of the pool sat in each world."""
+    def _ids(self, lineup: Lineup, chosen: tuple[Array, ...]) -> Int[Array, "env group"]:
+        """The pool members in each environment."""
         columns = []
-        for g, (kind, side, index) in enumerate(zip(lineup.kinds, lineup.mac.sides, drawn, strict=True)):
-            ids = jnp.asarray(self.opponents[g].kinds[kind].ids)[index]
-            n = self.env.spec.n_agents
-            worlds = lineup.runner.batch_size // n
-            columns.append(jnp.tile(jnp.repeat(ids, worlds // side.blocks), n))
+        for g, (group, side, index) in enumerate(zip(lineup.groups, lineup.mac.sides, chosen, strict=True)):
+            ids = jnp.asarray(self.opponents[g].groups[group].ids)[index]
+            envs = lineup.runner.batch_size // self.env.spec.n_agents
+            columns.append(jnp.tile(jnp.repeat(ids, envs // side.blocks), self.env.spec.n_agents))
         return jnp.stack(columns, -1)
 
-    def _marked(self, batch: EpisodeBatch | None, prior: Array | None) -> EpisodeBatch | None:
-        if batch is None:
-            return None
+    def _seats(self) -> Int[Array, "*leading"]:
+        """The focal agent's seat in every environment."""
         leading, n = self.lineups[0].runner.leading, self.env.spec.n_agents
-        seats = jnp.repeat(jnp.arange(n, dtype=jnp.int8), leading[-1] // n)
-        marks = {"agent_idx": jnp.broadcast_to(seats, leading)[..., None]}
+        return jnp.broadcast_to(jnp.repeat(jnp.arange(n), leading[-1] // n), leading)
+
+    def _marked(self, batch: EpisodeBatch, prior: Array | None) -> EpisodeBatch:
+        """The episodes with the focal seat and, with `carry_over`, what the agent model started from."""
+        fields = {"agent_idx": self._seats().astype(jnp.int8)[..., None]}
         if self.mac.prior_size:
-            nothing = jnp.zeros((*leading, self.mac.prior_size))
-            marks["prior"] = (nothing if prior is None else prior)[..., None, :]
-        return EpisodeBatch({**batch.data, **marks}, batch.scales)
+            zeros = jnp.zeros((*self.lineups[0].runner.leading, self.mac.prior_size))
+            fields["prior"] = (zeros if prior is None else prior)[..., None, :]
+        return batch.with_fields(**fields)
 
 
-def _blocks(worlds: int, most: int) -> int:
+def _blocks(envs: int, most: int) -> int:
     """The largest number of equal stretches that is not above `most`."""
-    return max(b for b in range(1, most + 1) if worlds % b == 0)
+    return max(b for b in range(1, most + 1) if envs % b == 0)

@@ -1,4 +1,4 @@
-"""Play: many worlds in lockstep inside the compiled program, until the last of them is done."""
+"""Plays whole episodes: parallel environments in lockstep inside the compiled program, until the last one ends."""
 
 from __future__ import annotations
 
@@ -10,45 +10,60 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from omg.components.episode_buffer import EpisodeBatch, Groups, Scheme, pack
+from omg.controllers.base import Controller
 from omg.envs.multiagentenv import MultiAgentEnv, Timestep
 
 SEEN = ("obs", "state", "avail_actions", "alive")
-"""Fields of a slot that are there before anybody acts in it."""
+"""Fields of a time step that are known before the agents act."""
 
 
 class EpisodeStats(NamedTuple):
-    """How each episode went. With several seeds every array has a leading axis over them."""
+    """Results of each episode. With several seeds every array has a leading seed axis."""
 
-    agent_returns: Float[Array, "world agent"]
-    lengths: Int[Array, " world"]
-    info: dict[str, Float[Array, " world"]]
-    members: Int[Array, "world group"] | None = None
-    """Which members of a pool sat in each world, where there is one."""
+    agent_returns: Float[Array, "env agent"]
+    lengths: Int[Array, " env"]
+    info: dict[str, Float[Array, " env"]]
+    members: Int[Array, "env group"] | None = None
+    """The pool members in each environment, if there is a pool."""
+    focal_returns: Float[Array, " env"] | None = None
+    """The focal agent's own return, if there is one."""
 
 
-class _Play(NamedTuple):
-    """Where a batch of episodes stands."""
+class Played(NamedTuple):
+    """Episodes (None if not kept), their results, the final memory, and the environments' states if recorded."""
+
+    batch: EpisodeBatch | None
+    stats: EpisodeStats
+    memory: Any
+    states: Any = None
+
+
+class _Progress(NamedTuple):
+    """The carry of the loop over time."""
 
     t: Int[Array, ""]
-    world: Any
+    env_state: Any
     seen: Timestep
     memory: Any
-    running: Bool[Array, " world"]
+    running: Bool[Array, " env"]
     stats: EpisodeStats
-    slots: EpisodeBatch | None
+    steps: EpisodeBatch | None
+    states: Any
 
 
 class VectorRunner:
-    """`batch_size` worlds at once; with `n_seeds`, as many teams side by side, each with worlds of its own.
+    """`batch_size` parallel environments; with `n_seeds`, as many independent teams, each with its own environments.
 
     The loop's condition is one flag for all seeds: a flag per seed would make the compiler copy every array of the
     loop at each step.
     """
 
+    policies: Any = ()
+
     def __init__(
         self,
         env: MultiAgentEnv,
-        mac: Any,
+        mac: Controller,
         scheme: Scheme,
         groups: Groups,
         batch_size: int,
@@ -60,96 +75,125 @@ class VectorRunner:
         self.groups = groups
         self.batch_size = batch_size
         self.n_seeds = n_seeds
-        self.policies = ()
-        self.plans = getattr(mac, "plans", False)
         self.leading = (batch_size,) if n_seeds is None else (n_seeds, batch_size)
 
     def each(self, function: Callable, in_axes: Any = 0) -> Callable:
-        """The function for one seed, or for all of them side by side."""
+        """The function for one seed, or mapped over all of them."""
         return function if self.n_seeds is None else jax.vmap(function, in_axes=in_axes)
 
     def run(
-        self, agent: Any, t_env: Array, key: Array, test_mode: bool, keep: bool = True, policies: Any = None,
+        self,
+        params: Any,
+        t_env: Array,
+        key: Array,
+        test_mode: bool | Array,
+        policies: Any = None,
         number: Array | int = 0,
-    ) -> tuple[EpisodeBatch | None, EpisodeStats]:  # fmt: skip
-        """Whole episodes from fresh worlds, and how they went. The last two are for runners that seat others."""
-        return self.play(agent, t_env, key, test_mode, keep)[:2]
+    ) -> tuple[EpisodeBatch, EpisodeStats]:
+        """One collection. `policies` and `number` are for runners that seat opponents."""
+        played = self.play(params, t_env, key, test_mode)
+        assert played.batch is not None
+        return played.batch, played.stats
 
-    def play(
-        self, agent: Any, t_env: Array, key: Array, test_mode: bool, keep: bool = True, prior: Any = None
-    ) -> tuple[EpisodeBatch | None, EpisodeStats, Any]:
-        """The same, and what the controller remembers at the end. `keep=False` forgets what happened in the episodes;
-        `prior` is what the controller knows from earlier ones.
-        """
-        limit = self.env.spec.episode_limit
-        slots = EpisodeBatch.zeros(self.scheme, self.groups, limit + 1, *self.leading) if keep else None
-        world, seen, memory = self.each(self._reset)(agent, key, prior)
-        running = jnp.ones(self.leading, bool)
-        stats = EpisodeStats(
+    def rounds(self, episodes: int) -> int:
+        """How many collections a test of so many episodes takes."""
+        return -(-episodes // self.batch_size)
+
+    def empty_stats(self) -> EpisodeStats:
+        """Results of the right shapes, all zero."""
+        info = jax.eval_shape(self.env.reset, jax.random.key(0))[1].info
+        return EpisodeStats(
             jnp.zeros((*self.leading, self.env.spec.n_agents)),
             jnp.zeros(self.leading, jnp.int32),
-            {name: jnp.zeros(self.leading) for name in seen.info},
+            {name: jnp.zeros(self.leading) for name in info},
         )
-        play = _Play(jnp.zeros((), jnp.int32), world, seen, memory, running, stats, slots)
-        play = play._replace(slots=self._write(slots, play.t, running, _shown(seen)))
 
-        def step(play: _Play) -> _Play:
+    def play(
+        self,
+        params: Any,
+        t_env: Array,
+        key: Array,
+        test_mode: bool | Array,
+        keep: bool = True,
+        prior: Any = None,
+        record: bool = False,
+    ) -> Played:
+        """Whole episodes from freshly reset environments.
+
+        `keep=False` returns results only. `prior` is what the controller carries over from earlier episodes. `record`
+        also returns the environment's state at every time step, for drawing.
+        """
+        limit = self.env.spec.episode_limit
+        steps = EpisodeBatch.zeros(self.scheme, self.groups, limit + 1, *self.leading) if keep else None
+        env_state, seen, memory = self.each(self._reset)(params, key, prior)
+        running = jnp.ones(self.leading, bool)
+        stats = self.empty_stats()
+        states = jax.tree.map(lambda x: jnp.zeros((limit + 1, *x.shape), x.dtype), env_state) if record else None
+        start = jnp.zeros((), jnp.int32)
+        steps = self._write(steps, start, running, _shown(seen))
+        progress = _Progress(start, env_state, seen, memory, running, stats, steps, _put(states, env_state, start))
+
+        def step(p: _Progress) -> _Progress:
             one = self.each(self._step, in_axes=(0, 0, 0, 0, 0, 0, 0, None, None))
-            actions, world, seen, memory, noted = one(
-                agent, t_env, key, play.world, play.seen, play.memory, play.running, play.t, test_mode
+            actions, env_state, seen, memory, record_of_step = one(
+                params, t_env, key, p.env_state, p.seen, p.memory, p.running, p.t, test_mode
             )
-            running = play.running
+            running = p.running
             stats = EpisodeStats(
-                play.stats.agent_returns + jnp.where(running[..., None], seen.reward, 0.0),
-                play.stats.lengths + running,
-                jax.tree.map(lambda new, old: jnp.where(running, new, old), seen.info, play.stats.info),
+                p.stats.agent_returns + jnp.where(running[..., None], seen.reward, 0.0),
+                p.stats.lengths + running,
+                jax.tree.map(lambda new, old: jnp.where(running, new, old), seen.info, p.stats.info),
             )
             done = {"actions": actions, "reward": seen.reward, "terminated": seen.terminated, "filled": running}
-            done |= {name: value for name, value in noted.items() if name in self.scheme}
-            slots = self._write(play.slots, play.t, running, done)
-            slots = self._write(slots, play.t + 1, running, _shown(seen))
-            return _Play(play.t + 1, world, seen, memory, running & ~seen.terminated, stats, slots)
+            done |= {name: value for name, value in record_of_step.items() if name in self.scheme}
+            steps = self._write(p.steps, p.t, running, done)
+            steps = self._write(steps, p.t + 1, running, _shown(seen))
+            states = _put(p.states, env_state, p.t + 1)
+            return _Progress(p.t + 1, env_state, seen, memory, running & ~seen.terminated, stats, steps, states)
 
-        play = jax.lax.while_loop(lambda play: (play.t < limit) & play.running.any(), step, play)
-        return _episodes_first(play.slots, len(self.leading)), play.stats, play.memory
+        last = jax.lax.while_loop(lambda p: (p.t < limit) & p.running.any(), step, progress)
+        return Played(_batch_first(last.steps, len(self.leading)), last.stats, last.memory, last.states)
 
-    def _reset(self, agent: Any, key: Array, prior: Any):
+    def _reset(self, params: Any, key: Array, prior: Any):
         keys = jax.random.split(jax.random.fold_in(key, self.env.spec.episode_limit), self.batch_size)
-        world, seen = jax.vmap(self.env.reset)(keys)
-        memory = self.mac.init_memory(agent, self.batch_size, **({} if prior is None else {"prior": prior}))
-        return world, seen, memory
+        env_state, seen = jax.vmap(self.env.reset)(keys)
+        return env_state, seen, self.mac.init_memory(params, self.batch_size, prior=prior)
 
-    def _step(self, agent, t_env, key, world, seen, memory, running, t, test_mode):
-        k_act, k_world = jax.random.split(jax.random.fold_in(key, t))
-        # Whoever plans looks into the world itself, and at what everybody did.
-        plans = {"world": world} if self.plans else {}
-        actions, memory = self.mac.select_actions(agent, seen, memory, t_env, k_act, test_mode, **plans)
-        keys = jax.random.split(k_world, self.batch_size)
-        world, shown = jax.vmap(self.env.step)(world, actions, keys)
-        noted: dict[str, Array] = {}
-        if "world_reached" in self.scheme:
-            noted["world_reached"] = jax.vmap(self.env.goals)(world).reached
-        if self.plans:
-            memory, more = self.mac.observe(agent, memory, seen, actions, world, shown, running)
-            noted |= more
-        return actions, world, shown, memory, noted
+    def _step(self, params, t_env, key, env_state, seen, memory, running, t, test_mode):
+        k_act, k_env = jax.random.split(jax.random.fold_in(key, t))
+        actions, memory = self.mac.select_actions(
+            params, seen, memory, t_env, k_act, test_mode, env_state=env_state if self.mac.plans else None
+        )
+        env_state, shown = jax.vmap(self.env.step)(env_state, actions, jax.random.split(k_env, self.batch_size))
+        memory, record = self.mac.observe(params, memory, seen, actions, env_state, shown, running)
+        if "env_reached" in self.scheme:
+            record["env_reached"] = jax.vmap(self.env.goals)(env_state).reached
+        return actions, env_state, shown, memory, record
 
-    def _write(self, slots: EpisodeBatch | None, t: Array, running: Array, values: dict[str, Array]):
-        """Puts values into slot t of every world that is still running; the others keep their zeros."""
-        if slots is None:
+    def _write(self, steps: EpisodeBatch | None, t: Array, running: Array, values: dict[str, Array]):
+        """Writes time step t of every environment that is still running; the others keep their zeros."""
+        if steps is None:
             return None
-        data = dict(slots.data)
+        data = dict(steps.data)
         for name, value in values.items():
             mask = running.reshape(running.shape + (1,) * (value.ndim - running.ndim))
             value = pack(jnp.where(mask, value, jnp.zeros_like(value)), self.scheme[name])
             data[name] = jax.lax.dynamic_update_index_in_dim(data[name], value, t, 0)
-        return EpisodeBatch(data, slots.scales)
+        return EpisodeBatch(data, steps.scales)
 
 
 def _shown(seen: Timestep) -> dict[str, Array]:
     return {name: getattr(seen, name) for name in SEEN}
 
 
-def _episodes_first(slots: EpisodeBatch | None, leading: int) -> EpisodeBatch | None:
-    """`[time, (seed,) world, …]` to `[(seed,) world, time, …]`."""
-    return None if slots is None else jax.tree.map(lambda x: jnp.moveaxis(x, 0, leading), slots)
+def _put(states: Any, state: Any, t: Array) -> Any:
+    if states is None:
+        return None
+    return jax.tree.map(
+        lambda old, new: jax.lax.dynamic_update_index_in_dim(old, new.astype(old.dtype), t, 0), states, state
+    )
+
+
+def _batch_first(steps: EpisodeBatch | None, leading: int) -> EpisodeBatch | None:
+    """`[time, (seed,) env, …]` to `[(seed,) env, time, …]`."""
+    return None if steps is None else jax.tree.map(lambda x: jnp.moveaxis(x, 0, leading), steps)

@@ -1,1 +1,1 @@
-"""Settings, logging, checkpoints, interrupts, the machine, shared formulas."""
+"""Settings, files, checkpoints, logging, interrupts, plugins, team names, the machine."""

@@ -1,7 +1,7 @@
-"""Checkpoints: safetensors and JSON, written whole or not at all, checked before they are believed.
+"""Checkpoints: safetensors and JSON, written atomically and verified by checksum when they are read.
 
-A checkpoint is a folder named after its steps: one `.safetensors` file per part, and `checkpoint.json` with the
-counters, the configuration and every file's checksum.
+A checkpoint is a folder named after its environment steps: one `.safetensors` file per network, and `checkpoint.json`
+with the counters, the configuration and the checksum of every file.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ import jax
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
+from omg.utils.files import inside, make_folder, write_json
 from omg.utils.settings import UserError
 
 MANIFEST = "checkpoint.json"
+INDEX = "index.json"
+"""Lists the checkpoints that this program wrote into a folder: only these are ever removed."""
 
 
 class Checkpoint(NamedTuple):
-    """A folder whose files are all there and unaltered, and what its manifest says."""
+    """A folder whose files are complete and unaltered, and its manifest."""
 
     path: Path
     manifest: dict[str, Any]
@@ -32,19 +35,25 @@ class Checkpoint(NamedTuple):
     def t_env(self) -> int:
         return self.manifest["t_env"]
 
+    def file(self, name: str) -> Path:
+        """One of the files that the manifest lists."""
+        if name not in self.manifest["files"]:
+            raise UserError(f"{self.path} holds no {name}: it was saved by another algorithm.")
+        return inside(self.path, name, "checkpoint file")
 
-def save(folder: Path, t_env: int, parts: dict[str, Any], manifest: dict[str, Any], keep: int) -> Path:
-    """Writes `folder/<t_env>` by way of a temporary folder, then removes all but the newest `keep`."""
-    folder.mkdir(parents=True, exist_ok=True)
+
+def save(folder: Path, t_env: int, files: dict[str, Any], manifest: dict[str, Any], keep: int) -> Path:
+    """Writes `folder/<t_env>` through a temporary folder, then removes all but the newest `keep` of its own."""
+    make_folder(folder)
     temporary = folder / f".writing-{t_env}"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
-    files = {}
-    for name, tree in parts.items():
+    checksums = {}
+    for name, tree in files.items():
         path = temporary / f"{name}.safetensors"
         save_file(flatten(tree), path)
-        files[path.name] = checksum(path)
-    content = {**manifest, "t_env": t_env, "files": files}
+        checksums[path.name] = checksum(path)
+    content = {**manifest, "t_env": t_env, "files": checksums}
     content["checksum"] = _digest(content)
     path = temporary / MANIFEST
     path.write_text(json.dumps(content, indent=1))
@@ -52,19 +61,46 @@ def save(folder: Path, t_env: int, parts: dict[str, Any], manifest: dict[str, An
         with written.open("rb") as file:
             os.fsync(file.fileno())
     final = folder / str(t_env)
+    if final.is_symlink() or (final.exists() and not (final / MANIFEST).is_file()):
+        raise UserError(f"cannot save {final}: something that is not a checkpoint has this name.")
+    written_here = {*_index(folder), t_env}
+    write_json(folder / INDEX, sorted(written_here))
     if final.exists():
         shutil.rmtree(final)
     temporary.rename(final)
-    for old in steps_in(folder)[: -max(keep, 1)]:
-        shutil.rmtree(folder / str(old))
+    _prune(folder, written_here, keep)
     return final
 
 
+def _prune(folder: Path, written_here: set[int], keep: int) -> None:
+    """Removes old checkpoints: only those listed in the index, never through a link."""
+    if folder.is_symlink():
+        return
+    own = [step for step in sorted(written_here) if (folder / str(step) / MANIFEST).is_file()]
+    own = [step for step in own if not (folder / str(step)).is_symlink()]
+    for step in own[: -max(keep, 1)]:
+        shutil.rmtree(folder / str(step))
+    write_json(folder / INDEX, own[-max(keep, 1) :])
+
+
+def _index(folder: Path) -> list[int]:
+    try:
+        content = json.loads((folder / INDEX).read_text())
+    except (OSError, ValueError):
+        return []
+    return [step for step in content if isinstance(step, int)] if isinstance(content, list) else []
+
+
 def steps_in(folder: Path) -> list[int]:
-    """The steps of the checkpoints in a folder, rising."""
+    """The steps of the checkpoints in a folder, in ascending order."""
     if not folder.is_dir():
         return []
-    return sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit() and p.is_dir())
+    listed = {str(step) for step in _index(folder)}
+    return sorted(
+        int(p.name)
+        for p in folder.iterdir()
+        if p.name.isdigit() and p.is_dir() and (p.name in listed or (p / MANIFEST).exists())
+    )
 
 
 def verify(path: Path) -> Checkpoint:
@@ -73,20 +109,20 @@ def verify(path: Path) -> Checkpoint:
         manifest = json.loads((path / MANIFEST).read_text())
         stored = manifest.pop("checksum")
     except (OSError, ValueError, KeyError, AttributeError) as error:
-        raise UserError(f"{path} is not a whole checkpoint: its {MANIFEST} is missing or cut off.") from error
+        raise UserError(f"{path} is not a complete checkpoint: its {MANIFEST} is missing or truncated.") from error
     if stored != _digest(manifest):
         raise UserError(f"{path} was altered: its {MANIFEST} does not match its own checksum.")
     for name, digest in manifest["files"].items():
-        file = path / name
+        file = inside(path, name, "checkpoint file")
         if not file.is_file():
-            raise UserError(f"{path} is not a whole checkpoint: {name} is missing.")
+            raise UserError(f"{path} is not a complete checkpoint: {name} is missing.")
         if checksum(file) != digest:
-            raise UserError(f"{path} is damaged: {name} was cut off or altered (its checksum differs).")
+            raise UserError(f"{path} is damaged: {name} was truncated or altered (its checksum differs).")
     return Checkpoint(path, manifest)
 
 
 def find(path: Path, load_step: int = 0) -> Checkpoint:
-    """The checkpoint meant by a run's folder, its checkpoints folder, or a checkpoint's own."""
+    """The checkpoint in a run's folder, in its checkpoints folder, or in a checkpoint's own folder."""
     if not path.exists():
         raise UserError(f"no checkpoint at {path}: there is no such folder.")
     if (path / MANIFEST).exists():
@@ -102,7 +138,7 @@ def find(path: Path, load_step: int = 0) -> Checkpoint:
 
 
 def find_model(path: Path, load_step: int = 0) -> Checkpoint:
-    """The same, where a model is wanted and not something else that was saved."""
+    """The same, for a trained model (VAEs and goals are checkpoints, too)."""
     found = find(path, load_step)
     if "config" not in found.manifest or "seeds" not in found.manifest:
         raise UserError(f"{found.path} holds no model: it was not written by omg train.")
@@ -110,7 +146,7 @@ def find_model(path: Path, load_step: int = 0) -> Checkpoint:
 
 
 def newest_whole(folder: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The newest checkpoint that is whole, and what was wrong with newer ones."""
+    """The newest complete checkpoint, and what is wrong with newer ones."""
     complaints: list[str] = []
     for step in reversed(steps_in(folder)):
         try:
@@ -120,17 +156,15 @@ def newest_whole(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     return None, complaints
 
 
-def load_part(checkpoint: Checkpoint, name: str, like: Any) -> Any:
-    """One part with the structure of `like`; another architecture is an error that names both shapes."""
-    file = f"{name}.safetensors"
-    if file not in checkpoint.manifest["files"]:
-        raise UserError(f"{checkpoint.path} holds no {name}: it was saved by another algorithm.")
-    return unflatten(load_file(checkpoint.path / file), like, f"{checkpoint.path.name}/{name}")
+def load(checkpoint: Checkpoint, name: str, like: Any) -> Any:
+    """One network with the structure of `like`; another architecture is an error that names both shapes."""
+    file = checkpoint.file(f"{name}.safetensors")
+    return unflatten(load_file(file), like, f"{checkpoint.path.name}/{name}")
 
 
 def flatten(tree: Any) -> dict[str, np.ndarray]:
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-    # safetensors writes memory as it lies: a view or a transposed array has to be laid out first.
+    # safetensors writes the memory of an array as it is: views and transposed arrays must be contiguous first.
     return {_name(path): np.asarray(leaf, order="C") for path, leaf in leaves}
 
 
@@ -139,15 +173,15 @@ def unflatten(arrays: dict[str, np.ndarray], like: Any, what: str) -> Any:
     wanted = {_name(path): leaf for path, leaf in leaves}
     for name, leaf in wanted.items():
         if name not in arrays:
-            raise UserError(f"{what} is of another architecture: it has no {name} {tuple(leaf.shape)}.")
+            raise UserError(f"{what} has another architecture: it has no {name} {tuple(leaf.shape)}.")
         if arrays[name].shape != tuple(leaf.shape):
             raise UserError(
-                f"{what} is of another architecture: {name} is {arrays[name].shape} in the checkpoint "
+                f"{what} has another architecture: {name} is {arrays[name].shape} in the checkpoint "
                 f"and {tuple(leaf.shape)} here."
             )
     for name in arrays:
         if name not in wanted:
-            raise UserError(f"{what} is of another architecture: {name} {arrays[name].shape} has no place here.")
+            raise UserError(f"{what} has another architecture: {name} {arrays[name].shape} has no place here.")
     return jax.tree_util.tree_unflatten(structure, [arrays[name] for name in wanted])
 
 

@@ -1,4 +1,4 @@
-"""The machine: which device computes, how much memory is free, where compiled programs are kept."""
+"""The machine: which device computes, how much memory is free, where compiled programs are cached."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import psutil
 
 
 def setup(use_cuda: bool | None, compilation_cache: bool) -> list[str]:
-    """Settles JAX's global settings before anything is computed. Returns what had to be mended."""
+    """Sets JAX's global options before anything is computed. Returns notices for the user."""
     notices = []
     if use_cuda is False:
         jax.config.update("jax_platforms", "cpu")
     elif use_cuda and jax.default_backend() == "cpu":
-        notices.append("use_cuda was asked for, but there is no GPU here: computing on the CPU.")
+        notices.append("use_cuda is set, but there is no GPU here: computing on the CPU.")
     if compilation_cache:
         jax.config.update("jax_compilation_cache_dir", str(cache_folder()))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
@@ -28,7 +28,7 @@ def cache_folder() -> Path:
 
 
 def free_memory() -> int:
-    """Bytes that an array may still take, on the device that computes."""
+    """Free bytes on the device that computes."""
     device = jax.devices()[0]
     if device.platform == "cpu":
         return psutil.virtual_memory().available
@@ -39,8 +39,3 @@ def free_memory() -> int:
 def describe() -> str:
     device = jax.devices()[0]
     return f"{device.platform} ({device.device_kind})"
-
-
-def few_launches() -> bool:
-    """Whether starting a program costs more than its arithmetic, so that small ones are better done as one."""
-    return jax.default_backend() != "cpu"

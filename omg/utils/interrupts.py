@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a polite request: finish the call in flight, save, leave."""
+"""Ctrl-C and SIGTERM: the run finishes the call in flight, saves and stops."""
 
 from __future__ import annotations
 
@@ -14,15 +14,21 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.received: int | None = None
+        self.depth = 0
         self.previous: dict[int, object] = {}
 
     def __enter__(self) -> Interrupts:
-        if threading.current_thread() is threading.main_thread():
+        """May be entered again while it is entered: the outer one restores the handlers."""
+        self.depth += 1
+        if self.depth == 1 and threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self.previous[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.depth -= 1
+        if self.depth:
+            return
         for number, handler in self.previous.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
 

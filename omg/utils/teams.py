@@ -1,4 +1,4 @@
-"""Teams by name: `4iql3qmix1iql_omg` seats four, three and one."""
+"""Teams by name: `4iql3qmix1iql_omg` seats four, three and one agents."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from omg.utils.settings import UserError, nearest
 
-ANYBODY = ("any", "rules")
-"""Words beside the algorithms' names for who sits in a seat: any member of the pool, or any written rule."""
+ANY_MEMBER = ("any", "rules")
+"""Words in place of an algorithm: any member of the pool, or any scripted policy."""
 
 
 class Group(NamedTuple):
@@ -20,8 +20,8 @@ class Group(NamedTuple):
 
 
 def parse_team(name: str, algorithms: Iterable[str]) -> list[Group]:
-    """The groups of a team's name. A name that cannot be read is an error that says where and why."""
-    known = sorted({*algorithms, *ANYBODY}, key=len, reverse=True)
+    """The groups of a team's name. A name that cannot be parsed is an error that says where and why."""
+    known = sorted({*algorithms, *ANY_MEMBER}, key=len, reverse=True)
     groups = _parse(name, known)
     if not groups:
         raise UserError(f"{name!r} is not a team: {_complaint(name, known)} An example: 4iql3qmix1iql_omg.")
@@ -44,15 +44,15 @@ def trained_group(groups: list[Group], train_alg: str | None, name: str) -> int:
     return holds[-1]
 
 
-def check_seats(groups: list[Group], n_agents: int, name: str, world: str) -> None:
+def check_seats(groups: list[Group], n_agents: int, name: str, env: str) -> None:
     seats = sum(group.seats for group in groups)
     if seats != n_agents:
         sum_of = " + ".join(str(group.seats) for group in groups)
-        raise UserError(f"{name} seats {sum_of} = {seats} agents, but {world} has {n_agents}: the counts must add up.")
+        raise UserError(f"{name} seats {sum_of} = {seats} agents, but {env} has {n_agents}: the counts must add up.")
 
 
 def _parse(text: str, known: list[str]) -> list[Group] | None:
-    """Tries the longer names first, and goes back where the rest cannot be read (`d3qn` has a digit of its own)."""
+    """Tries longer names first, and backtracks where the rest cannot be parsed (`d3qn` contains a digit)."""
     if not text:
         return []
     number = re.match(r"\d+", text)

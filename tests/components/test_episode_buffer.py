@@ -1,4 +1,4 @@
-"""Episodes in replay: none lost, none twice in a sample, nothing changed by how compactly they are kept."""
+"""The replay buffer: the newest episodes, samples without repetition, lossless compact storage."""
 
 import jax
 import jax.numpy as jnp
@@ -6,15 +6,15 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from omg.components.episode_buffer import EpisodeBatch, Field, ReplayBuffer, pack
+from omg.components.episode_buffer import EpisodeBatch, Field, ReplayBuffer, all_agents, pack, refine
 
 SCHEME = {"id": Field((), "int32"), "filled": Field((), "bool"), "seen": Field((2,), "int8", "agents", 0.125)}
 GROUPS = {"agents": 3}
 
 
-def batch_of(ids, slots=4):
-    data = EpisodeBatch.zeros(SCHEME, GROUPS, len(ids), slots)
-    data.data["id"] = jnp.broadcast_to(jnp.array(ids, jnp.int32)[:, None], (len(ids), slots))
+def batch_of(ids, steps=4):
+    data = EpisodeBatch.zeros(SCHEME, GROUPS, len(ids), steps)
+    data.data["id"] = jnp.broadcast_to(jnp.array(ids, jnp.int32)[:, None], (len(ids), steps))
     return data
 
 
@@ -54,7 +54,7 @@ def test_the_oldest_episodes_are_overwritten_first():
 
 @settings(deadline=None)
 @given(st.lists(st.integers(-1, 100), min_size=6, max_size=6))
-def test_compact_storage_gives_back_exactly_what_was_seen(numbers):
+def test_compact_storage_is_lossless(numbers):
     seen = jnp.array(numbers, jnp.float32).reshape(3, 2) * 0.125
     batch = EpisodeBatch.zeros(SCHEME, GROUPS, 1, 1)
     batch.data["seen"] = pack(seen, SCHEME["seen"])[None, None]
@@ -62,10 +62,52 @@ def test_compact_storage_gives_back_exactly_what_was_seen(numbers):
     np.testing.assert_array_equal(batch.unpacked("seen")[0, 0], seen)
 
 
-def test_bytes_per_episode_are_what_the_arrays_take():
+def test_bytes_per_episode_are_the_size_of_the_arrays():
     buffer = ReplayBuffer(SCHEME, GROUPS, 6, 4)
     assert buffer.bytes_per_episode() * 6 == sum(x.nbytes for x in jax.tree.leaves(buffer.init()))
 
 
-def test_truncating_keeps_the_slot_after_the_last_step():
-    assert batch_of([1, 2], slots=9).truncate(5).max_seq_length == 6
+def test_truncating_keeps_the_observation_after_the_last_step():
+    assert batch_of([1, 2], steps=9).truncate(5).max_seq_length == 6
+
+
+def three_agents(focal):
+    """One step of one episode per entry of `focal`: observation 100·episode + agent, action and reward the agent."""
+    rows, agent = len(focal), np.arange(3)
+    of_agents = np.broadcast_to(agent, (rows, 2, 3))
+    data = {
+        "obs": (100 * np.arange(rows)[:, None, None] + of_agents)[..., None],
+        "state": np.zeros((rows, 2, 1)) + np.arange(rows)[:, None, None],
+        "avail_actions": of_agents[..., None] == agent,
+        "actions": of_agents,
+        "reward": of_agents.astype(np.float32),
+        "alive": of_agents != 2,
+        "terminated": np.broadcast_to([True, False], (rows, 2)),
+        "filled": np.broadcast_to([True, False], (rows, 2)),
+        "agent_idx": np.array(focal)[:, None],
+    }
+    return EpisodeBatch({name: jnp.asarray(value) for name, value in data.items()})
+
+
+def test_a_column_holds_the_focal_agents_data_and_the_others_follow_in_order_of_their_seats():
+    """Two episodes for every seat, ordered by seat: row r holds episodes r, r + 2 and r + 4."""
+    batch = refine(three_agents([0, 0, 1, 1, 2, 2]), 3)
+    assert batch.obs[:, 0, :, 0].tolist() == [[0, 201, 402], [100, 301, 502]]
+    assert batch.state[:, 0, :, 0].tolist() == [[0, 2, 4], [1, 3, 5]]
+    assert batch.actions[0, 0].tolist() == batch.reward[0, 0].tolist() == [0, 1, 2]
+    assert batch.alive[0, 0].tolist() == [True, True, False]
+    np.testing.assert_array_equal(batch.avail_actions[0, 0], np.eye(3))
+    assert batch.others_actions[0, 0].tolist() == [[1, 2], [2, 0], [0, 1]]
+    assert batch.others_obs[1, 0, :, :, 0].tolist() == [[101, 102], [302, 300], [500, 501]]
+    assert batch.others_alive[0, 0].tolist() == [[True, False], [False, True], [True, True]]
+    assert batch.filled[0, :, 0].tolist() == batch.terminated[0, :, 0].tolist() == [1, 0]
+    assert batch.mask[0, 0].tolist() == [1, 1, 0]
+    assert batch.last_actions[0, :, 1].tolist() == [-1, 1]
+
+
+def test_every_agent_of_a_team_is_the_focal_agent_of_its_own_column():
+    batch = all_agents(three_agents([0]), 3)
+    assert batch.obs[0, 0, :, 0].tolist() == [0, 1, 2]
+    assert batch.others_actions[0, 0].tolist() == [[1, 2], [2, 0], [0, 1]]
+    assert batch.others_obs[0, 0, :, :, 0].tolist() == [[1, 2], [2, 0], [0, 1]]
+    assert batch.others_alive[0, 0].tolist() == [[True, False], [False, True], [True, True]]

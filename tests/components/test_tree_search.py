@@ -1,4 +1,4 @@
-"""The search against mctx, visit by visit, and on a tree one can draw."""
+"""The tree search against mctx, visit by visit, and on small trees with known values."""
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +12,8 @@ KEY = jax.random.key(0)
 W, V, P, Q = (jax.random.normal(jax.random.key(i), shape) for i, shape in enumerate([(6, 4, 6), (6,), (6, 4), (6, 4)]))
 
 
-def somewhere(k, action, x):
-    """A made-up world of six numbers, four actions."""
+def random_model(k, action, x):
+    """A random environment model with six state features and four actions."""
     after = jnp.tanh(jnp.einsum("rd,dre->re", x, W[:, action]))
     reward = (x @ Q)[jnp.arange(len(action)), action]
     return Expansion(reward, jnp.full(len(action), 0.9), after @ P, after @ V), after
@@ -23,10 +23,10 @@ def somewhere(k, action, x):
 def test_the_same_visits_and_values_as_mctx(simulations, depth):
     x = jax.random.normal(KEY, (12, 6))
     logits, value = x @ P, x @ V
-    ours = jax.jit(lambda: search(x, logits, value, somewhere, simulations, KEY, 1.0, depth))()
+    ours = jax.jit(lambda: search(x, logits, value, random_model, simulations, KEY, 1.0, depth))()
 
     def recurrent(_, k, action, x):
-        step, after = somewhere(k, action, x)
+        step, after = random_model(k, action, x)
         return mctx.RecurrentFnOutput(**step._asdict()), after
 
     root = mctx.RootFnOutput(prior_logits=logits, value=value, embedding=x)
@@ -38,8 +38,8 @@ def test_the_same_visits_and_values_as_mctx(simulations, depth):
     np.testing.assert_allclose(ours.value, theirs.value, atol=1e-5)
 
 
-def test_the_larger_reward_behind_the_smaller_one_is_found():
-    """Left pays 1 at once and nothing more; right pays nothing, and then 3."""
+def test_a_large_delayed_reward_is_found_behind_a_small_immediate_one():
+    """The left action gives 1 and ends; the right one gives 0, and then 3."""
 
     def step(k, action, at):
         reward = jnp.where((at == 0) & (action == 0), 1.0, jnp.where((at == 2) & (action == 1), 3.0, 0.0))
@@ -54,15 +54,15 @@ def test_the_larger_reward_behind_the_smaller_one_is_found():
     assert found.visits.sum() == 200
 
 
-def test_what_cannot_be_done_is_never_tried():
+def test_an_unavailable_action_is_never_visited():
     x = jax.random.normal(KEY, (5, 6))
     logits = (x @ P).at[:, 2].set(-1e9)
-    found = search(x, logits, x @ V, somewhere, 40, KEY)
+    found = search(x, logits, x @ V, random_model, 40, KEY)
     assert not found.visits[:, 2].any()
 
 
-def test_nobody_goes_on_after_the_end():
-    """Right ends the game with 1, left goes on for ever with nothing: every simulation to the right counts the 1."""
+def test_no_step_is_taken_after_the_episode_has_ended():
+    """The right action ends the episode with reward 1; the left one continues with reward 0."""
     seen = []
 
     def step(k, action, over):
@@ -75,11 +75,11 @@ def test_nobody_goes_on_after_the_end():
     jax.effects_barrier()
     assert found.q[0, 1] == 1
     assert found.visits.sum() == 30
-    assert not any(seen), "no step is ever taken from where it was over"
+    assert not any(seen), "no node is expanded after the end"
 
 
-def test_everything_is_tried_once_before_anything_twice():
+def test_every_available_action_of_a_root_is_visited_once_before_any_twice():
     x = jax.random.normal(KEY, (7, 6))
     logits = jnp.zeros((7, 4)).at[:, 0].set(20.0).at[:, 3].set(-1e9)
-    found = search(x, logits, x @ V, somewhere, 3, KEY, try_all=True)
+    found = search(x, logits, x @ V, random_model, 3, KEY, try_all=True)
     np.testing.assert_array_equal(found.visits, np.broadcast_to([1, 1, 1, 0], (7, 4)))

@@ -1,4 +1,4 @@
-"""HOP: best replies that exhaustive search confirms, labels in hindsight, and what goes with a flag."""
+"""HOP: best responses confirmed by exhaustive search, beliefs along episodes, and what each setting switches off."""
 
 import jax
 import jax.numpy as jnp
@@ -7,108 +7,114 @@ import pytest
 
 from omg.components.episode_buffer import make_scheme
 from omg.controllers import HopMAC
+from omg.controllers.hop_planning import Planner
 from omg.envs import make
 from omg.envs.stag_hunt import Hunt
-from omg.learners.hop_learner import HopLearner, discounted, label
+from omg.learners.hop_learner import HopLearner, label
+from omg.modules.hop_models import HopModels
 from omg.runners import VectorRunner
 
 KEY = jax.random.key(0)
 GAMMA = 0.9
 STATES = {
-    # The better reward now leads where there is little to have.
+    # The larger immediate reward leads to the state with small rewards.
     "start": {"payoffs": [[[3, 0], [1, 1]], [[0, 0], [0, 0]]], "next": [["poor", "poor"], ["rich", "poor"]]},
     "poor": {"payoffs": [[[0, 1], [1, 0]], [[0, 0], [0, 0]]]},
     "rich": {"payoffs": [[[9, 0], [0, 4]], [[0, 0], [0, 0]]]},
 }
 
 
-class Certain(HopMAC):
-    """Co-players do with certainty what `does` says of their goal; the networks have nothing to say."""
+class FixedModels(HopModels):
+    """Co-players take the action that `policy` gives for their goal; policy and value of the agent are flat."""
 
-    def __init__(self, env, does, **config):
-        super().__init__(env, {"simulations": 300, "goal_draws": 2, "hop_gamma": GAMMA, **config})
-        self.does = does
+    def __init__(self, mac, policy):
+        super().__init__(mac.env, mac.models.goals, mac.settings.hop_hidden_dim, mac.settings.use_goals)
+        self.policy = policy
 
-    def co_players(self, model, obs, goal, avail_actions):
-        return jnp.where(avail_actions, 1e3 * self.does(goal), -1e9)
+    def co_player_logits(self, model, obs, goal, avail_actions):
+        return jnp.where(avail_actions, 1e3 * self.policy(goal), -1e9)
 
     def policy_value(self, agent, obs, others, avail_actions):
         return jnp.where(avail_actions, 0.0, -1e9), jnp.zeros(obs.shape[:-1])
 
 
-def exhaustive(env, world, shown, other, depth):
-    """The value of every action of the first agent by trying everything; the other does the same at every step."""
+def mac_with(env, policy, models=FixedModels, **config):
+    """HOP's controller with co-players that act by `policy`."""
+    mac = HopMAC(env, {"simulations": 300, "goal_draws": 2, "gamma": GAMMA, **config})
+    mac.models = models(mac, policy)
+    mac.planner = Planner(env, mac.models, mac.settings)
+    return mac
+
+
+def stays(goal):
+    return jnp.broadcast_to(jax.nn.one_hot(0, 5), (*goal.shape[:-1], 5))
+
+
+def one_row(tree):
+    return jax.tree.map(lambda x: x[None], tree)
+
+
+def exhaustive(env, state, shown, other, depth):
+    """The values of the first agent's actions by exhaustive search; the other agent always takes action `other`."""
     step = jax.jit(env.step)
 
-    def values(world, avail, t):
+    def values(state, avail, t):
         found = np.full(env.spec.n_actions, -np.inf)
         for action in np.flatnonzero(np.asarray(avail[0])):
-            after, seen = step(world, jnp.array([action, other]), KEY)
+            after, seen = step(state, jnp.array([action, other]), KEY)
             goes_on = bool(seen.alive[0]) and not bool(seen.terminated) and t + 1 < depth
             ahead = values(after, seen.avail_actions, t + 1).max() if goes_on else 0.0
             found[action] = float(seen.reward[0]) + GAMMA * ahead
         return found
 
-    return values(world, shown.avail_actions, 0)
+    return values(state, shown.avail_actions, 0)
 
 
 def planner(mac):
     @jax.jit
-    def plan(world, shown, belief):
-        one = jax.tree.map(lambda x: x[None], (world, shown))
-        memory = mac.init_memory(None, 1)._replace(belief=belief[None])
-        networks = {"agent": None, "model": None}
-        return mac.plan(networks, one[1], memory, jnp.zeros((1, 1), int), one[0], KEY, True)[0, 0]
+    def plan(state, shown, belief):
+        seats, networks = jnp.zeros((1, 1), int), {"agent": None, "model": None}
+        return mac.planner.plan(
+            networks, one_row(shown), belief[None], jnp.int32(0), seats, one_row(state), KEY, test_mode=True
+        )[0, 0]
 
     return plan
 
 
-def test_the_best_reply_in_a_game_of_three_states():
+def test_the_best_response_in_a_game_of_three_states():
     env = make("matrix_game", states=STATES)
-    plan = planner(Certain(env, lambda goal: goal[..., :2], simulations=100))
-    world, shown = env.reset(KEY)
+    plan = planner(mac_with(env, lambda goal: goal[..., :2], simulations=100))
+    state, shown = env.reset(KEY)
     for other in (0, 1):
-        q = plan(world, shown, jnp.broadcast_to(jax.nn.one_hot(other, 3), (2, 3)))
-        wanted = exhaustive(env, world, shown, other, 2)
-        np.testing.assert_allclose(q, wanted, atol=0.5)
-        assert q.argmax() == wanted.argmax()
-    assert wanted[0] < 3, "not what pays at once"
+        q = plan(state, shown, jnp.broadcast_to(jax.nn.one_hot(other, 3), (2, 3)))
+        expected = exhaustive(env, state, shown, other, 2)
+        np.testing.assert_allclose(q, expected, atol=0.5)
+        assert q.argmax() == expected.argmax()
+    assert expected[0] < 3, "the larger immediate reward is not the best"
 
 
-def test_the_stag_if_somebody_waits_there_and_the_hare_if_not():
+def hunt_of(hunters, prey, **changes):
+    """A state of the stag hunt with two hunters; the hare comes before the stag."""
+    hunt = Hunt(
+        jnp.array(hunters), jnp.array(prey), jnp.ones(2, bool), jnp.ones(2, bool), jnp.full(2, -1), jnp.int32(0)
+    )
+    return hunt._replace(**changes)
+
+
+def test_the_stag_with_a_partner_beside_it_and_the_hare_without():
     env = make("stag_hunt", grid_size=3, hunters=2, hares=1, stags=1, episode_limit=6)
-    stays = lambda goal: jnp.broadcast_to(jax.nn.one_hot(0, 5), (*goal.shape[:-1], 5))  # noqa: E731
-    # Widely enough that the larger reward behind the smaller one is found without a value that points there.
-    plan = planner(Certain(env, stays, simulations=300, c_puct=5.0))
-    aimless = jnp.broadcast_to(jax.nn.one_hot(2, 3), (2, 3))
-    for other, hunted in (([2, 2], 1), ([2, 0], 0)):
-        nothing = jnp.full(2, -1)
-        world = Hunt(
-            jnp.array([[0, 1], other]), jnp.array([[0, 0], [2, 2]]), jnp.ones(2, bool), jnp.ones(2, bool), nothing,
-            jnp.int32(0),
-        )  # fmt: skip
-        shown = env._show(world, jnp.zeros(2))
+    # A wide search finds the larger delayed reward without a value network.
+    plan = planner(mac_with(env, stays, simulations=300, c_puct=5.0))
+    no_goal = jnp.broadcast_to(jax.nn.one_hot(2, 3), (2, 3))
+    for other, caught in (([2, 2], 1), ([2, 0], 0)):
+        state = hunt_of([[0, 1], other], [[0, 0], [2, 2]])
+        shown = env._timestep(state, jnp.zeros(2))
         while shown.alive[0]:
-            q = jnp.where(shown.avail_actions[0], plan(world, shown, aimless), -jnp.inf)
-            wanted = exhaustive(env, world, shown, 0, 4)
-            assert wanted[int(q.argmax())] == pytest.approx(wanted.max()), "as good as anything there is"
-            world, shown = env.step(world, jnp.array([q.argmax(), 0]), KEY)
-        assert env.goals(world).reached[0] == hunted
-
-
-def test_labels_are_what_was_reached_next():
-    reached = jnp.array([[[-1, -1], [2, -1], [-1, -1], [-1, 0], [1, 1]]])
-    filled = jnp.array([[1.0, 1, 1, 1, 0]])
-    wanted = label(reached, filled, 9)
-    assert wanted[0, :4, 0].tolist() == [2, 2, 9, 9], "what lies past the end is nobody's goal"
-    assert wanted[0, :4, 1].tolist() == [0, 0, 0, 0]
-
-
-def test_returns_end_where_an_agent_leaves():
-    reward = jnp.array([[[1.0, 1], [1, 1], [4, 4]]])
-    alive_next = jnp.array([[[1, 1], [0, 1], [0, 0]]], bool)
-    np.testing.assert_allclose(discounted(reward, alive_next, 0.5)[0, :, 0], [1.5, 1, 4])
-    np.testing.assert_allclose(discounted(reward, alive_next, 0.5)[0, :, 1], [2.5, 3, 4])
+            q = jnp.where(shown.avail_actions[0], plan(state, shown, no_goal), -jnp.inf)
+            expected = exhaustive(env, state, shown, 0, 4)
+            assert expected[int(q.argmax())] == pytest.approx(expected.max()), "no action is better"
+            state, shown = env.step(state, jnp.array([q.argmax(), 0]), KEY)
+        assert env.goals(state).reached[0] == caught
 
 
 @pytest.fixture(scope="module")
@@ -118,185 +124,191 @@ def hunters():
 
 
 def played(env, config, test_mode=True):
+    """The controller, its networks, four episodes of a team of them, and the memory at their ends."""
     mac = HopMAC(env, config)
     scheme, groups = make_scheme(env.spec)
-    networks = mac.init_networks(KEY)
+    params = mac.init_params(KEY)
     runner = VectorRunner(env, mac, scheme | mac.scheme, groups, 4)
-    batch, _, memory = jax.jit(lambda key: runner.play(networks, jnp.int32(0), key, test_mode))(KEY)
-    return mac, networks, batch, memory
+    played = jax.jit(lambda key: runner.play(params, jnp.int32(0), key, test_mode))(KEY)
+    return mac, params, played.batch, played.memory
 
 
-def test_everybody_plans_and_beliefs_stay_chances(hunters):
-    env, config = hunters
-    mac, _, batch, memory = played(env, config)
+@pytest.fixture(scope="module")
+def tested(hunters):
+    return played(*hunters)
+
+
+def test_searches_are_policies_over_available_actions_and_beliefs_are_probabilities(tested):
+    mac, _, batch, memory = tested
     np.testing.assert_allclose(memory.belief.sum(-1), 1, rtol=1e-5)
     np.testing.assert_allclose(memory.prior.sum(-1), 1, rtol=1e-5)
     search = np.asarray(batch["search"], np.float32)
-    playing = np.asarray(batch["filled"])[..., None] & np.asarray(batch.alive)
-    np.testing.assert_allclose(search.sum(-1)[playing], 1, atol=0.01)
-    assert not (search * ~np.asarray(batch.avail_actions))[playing].any(), "nothing that cannot be done"
-    taken = np.asarray(batch["reached"])
-    caught = [(b, g) for b, t, i in np.argwhere(taken >= 0) if batch["filled"][b, t] for g in [taken[b, t, i]]]
-    assert caught, "somebody caught something"
-    assert not any(np.asarray(memory.belief)[b, :, g].any() for b, g in caught), "nobody is after what is gone"
+    acted = np.asarray(batch["filled"])[..., None] & np.asarray(batch.alive)
+    np.testing.assert_allclose(search.sum(-1)[acted], 1, atol=0.01)
+    assert not (search * ~np.asarray(batch.avail_actions))[acted].any(), "no unavailable action"
+    reached = np.asarray(batch["reached"])
+    caught = [(b, reached[b, t, i]) for b, t, i in np.argwhere(reached >= 0) if batch["filled"][b, t]]
+    assert caught, "some prey was caught"
+    assert not any(np.asarray(memory.belief)[b, :, g].any() for b, g in caught), "closed goals have probability 0"
     assert mac.next_prior(memory).shape == (4, 2, 3)
 
 
-@pytest.mark.parametrize(
-    ("flag", "same"),
-    [("intra_belief", "belief"), ("inter_belief", "prior")],
-)
-def test_without_a_belief_nothing_moves_it(hunters, flag, same):
+@pytest.mark.parametrize("flag", ["intra_belief", "inter_belief"])
+def test_a_belief_that_is_switched_off_does_not_change(hunters, flag):
     env, config = hunters
     mac, _, _, memory = played(env, config | {flag: False})
     start = mac.init_memory(None, 4)
-    if same == "prior":
+    if flag == "inter_belief":
         np.testing.assert_array_equal(mac.next_prior(memory), start.prior)
-    else:
-        untouched = np.asarray(memory.reached) < 0
-        some_left = np.asarray(memory.belief)[untouched]
-        # Only goals that are gone have lost their part.
-        ratio = some_left / np.asarray(start.belief)[untouched]
-        assert all(np.allclose(row[row > 0], row[row > 0][0], rtol=1e-4) for row in ratio)
+        return
+    reached_nothing = np.asarray(memory.reached) < 0
+    belief = np.asarray(memory.belief)[reached_nothing]
+    # Only closed goals have lost their probability.
+    ratio = belief / np.asarray(start.belief)[reached_nothing]
+    assert all(np.allclose(row[row > 0], row[row > 0][0], rtol=1e-4) for row in ratio)
 
 
-def test_who_came_too_late_is_remembered_for_what_it_was_after():
-    """A hunter walks to the stag, and it is gone: that it then waits says nothing about the next episode."""
+def test_an_agent_whose_goal_was_taken_is_remembered_for_the_goal_it_pursued():
+    """A hunter walks to the stag, which another one catches: that it waits afterwards says nothing about its type."""
     env = make("stag_hunt", grid_size=3, hunters=2, hares=1, stags=1, episode_limit=6)
-    mac = Certain(env, lambda goal: jnp.where(goal[..., 6:7] > 0, jax.nn.one_hot(4, 5), jax.nn.one_hot(0, 5)))
-    world = Hunt(
-        jnp.array([[0, 0], [2, 0]]), jnp.array([[0, 2], [2, 2]]), jnp.ones(2, bool), jnp.ones(2, bool),
-        jnp.full(2, -1), jnp.int32(0),
-    )  # fmt: skip
-    gone = world._replace(there=jnp.array([True, False]))
-    memory, networks = mac.init_memory(None, 1), {"model": None}
+    right, wait = jax.nn.one_hot(4, 5), jax.nn.one_hot(0, 5)
+    mac = mac_with(env, lambda goal: jnp.where(goal[..., 6:7] > 0, right, wait))
+    both = hunt_of([[0, 0], [2, 0]], [[0, 2], [2, 2]])
+    taken = both._replace(there=jnp.array([True, False]))
+    memory, params = mac.init_memory(None, 1), {"model": None}
     np.testing.assert_allclose(memory.prior[0, 1], [0.475, 0.475, 0.05], rtol=1e-5)
 
-    def seen(world):
-        return jax.tree.map(lambda x: x[None], env._show(world, jnp.zeros(2)))
-
     def step(memory, before, after, action):
-        one = jax.tree.map(lambda x: x[None], after)
-        moves = jnp.array([[0, action]])
-        return mac.observe(networks, memory, seen(before), moves, one, seen(after), jnp.ones(1, bool))[0]
+        seen, shown = (one_row(env._timestep(state, jnp.zeros(2))) for state in (before, after))
+        actions = jnp.array([[0, action]])
+        return mac.observe(params, memory, seen, actions, one_row(after), shown, jnp.ones(1, bool))[0]
 
-    memory = step(memory, world, gone, 4)
+    memory = step(memory, both, taken, 4)
     towards = np.asarray(memory.pursued[0, 1])
-    assert towards.argmax() == 1, "to the right is where the stag was"
+    assert towards.argmax() == 1, "the step to the right leads to the stag"
     assert not memory.complete[0]
-    waits = step(memory, gone, gone, 0)
-    assert np.asarray(waits.belief[0, 1])[1] == 0, "nobody is after what is gone"
-    np.testing.assert_allclose(waits.pursued[0, 1], towards, err_msg="what came after does not count")
+    waits = step(memory, taken, taken, 0)
+    assert waits.belief[0, 1, 1] == 0, "closed goals have probability 0"
+    np.testing.assert_allclose(waits.pursued[0, 1], towards, err_msg="later actions do not count")
     np.testing.assert_allclose(mac.next_prior(waits)[0, 1], 0.7 * memory.prior[0, 1] + 0.3 * towards, rtol=1e-5)
 
 
-def test_without_goals_co_players_are_told_by_what_they_see_alone(hunters):
+def test_without_goals_the_action_model_is_conditioned_on_observations_only(hunters):
     env, config = hunters
     mac = HopMAC(env, config | {"use_goals": False})
-    networks, (_, shown) = jax.jit(mac.init_networks)(KEY), env.reset(KEY)
-    memory = mac.init_memory(networks, 1)
-    world, seen = (jax.tree.map(lambda x: x[None], x) for x in env.reset(KEY))
-    after, _ = jax.jit(mac.observe)(networks, memory, seen, jnp.array([[1, 2]]), world, seen, jnp.ones(1, bool))
-    np.testing.assert_allclose(after.belief, memory.belief, rtol=1e-5, err_msg="what fits all goals alike says nothing")
-    assert not mac.goal_features(shown.obs).any()
+    params = jax.jit(mac.init_params)(KEY)
+    memory = mac.init_memory(params, 1)
+    state, seen = one_row(env.reset(KEY))
+    after, _ = jax.jit(mac.observe)(params, memory, seen, jnp.array([[1, 2]]), state, seen, jnp.ones(1, bool))
+    np.testing.assert_allclose(after.belief, memory.belief, rtol=1e-5, err_msg="equal likelihoods change no belief")
+    assert not mac.models.goal_features(seen.obs).any()
 
 
 def beside_a_hare():
     env = make("stag_hunt", grid_size=3, hunters=2, hares=1, stags=1, episode_limit=6)
-    world = Hunt(
-        jnp.array([[0, 1], [2, 0]]), jnp.array([[0, 0], [2, 2]]), jnp.ones(2, bool), jnp.ones(2, bool),
-        jnp.full(2, -1), jnp.int32(0),
-    )  # fmt: skip
-    return env, world, env._show(world, jnp.zeros(2)), jnp.broadcast_to(jax.nn.one_hot(2, 3), (2, 3))
+    state = hunt_of([[0, 1], [2, 0]], [[0, 0], [2, 2]])
+    return env, state, env._timestep(state, jnp.zeros(2)), jnp.broadcast_to(jax.nn.one_hot(2, 3), (2, 3))
 
 
-def test_without_planning_every_action_is_looked_at_once():
-    env, world, shown, aimless = beside_a_hare()
-    mac = Certain(env, lambda goal: jnp.zeros((*goal.shape[:-1], 5)).at[..., 0].set(1), planning=False)
-    q = planner(mac)(world, shown, aimless)
-    np.testing.assert_allclose(q, [0, 0, 0, 1, 0], atol=1e-6, err_msg="only the step to the left brings something")
+def test_without_planning_every_action_is_tried_once():
+    env, state, shown, no_goal = beside_a_hare()
+    q = planner(mac_with(env, stays, planning=False))(state, shown, no_goal)
+    np.testing.assert_allclose(q, [0, 0, 0, 1, 0], atol=1e-6, err_msg="only the step to the left has a reward")
 
 
-def test_a_value_that_promises_too_much_does_not_win_over_what_was_seen():
-    env, world, shown, aimless = beside_a_hare()
+def test_a_reward_of_the_search_outweighs_a_value_network_that_overestimates():
+    env, state, shown, no_goal = beside_a_hare()
 
-    class Boastful(Certain):
+    class Overestimates(FixedModels):
         def policy_value(self, agent, obs, others, avail_actions):
-            sure = jnp.where(jnp.arange(5) == 3, 50.0, 0.0)
-            return jnp.where(avail_actions, sure, -1e9), jnp.full(obs.shape[:-1], 1.05)
+            prior = jnp.where(jnp.arange(5) == 3, 50.0, 0.0)
+            return jnp.where(avail_actions, prior, -1e9), jnp.full(obs.shape[:-1], 1.05)
 
-    mac = Boastful(env, lambda goal: jnp.zeros((*goal.shape[:-1], 5)).at[..., 0].set(1), simulations=40)
-    q = jnp.where(shown.avail_actions[0], planner(mac)(world, shown, aimless), -jnp.inf)
+    mac = mac_with(env, stays, Overestimates, simulations=40)
+    q = jnp.where(shown.avail_actions[0], planner(mac)(state, shown, no_goal), -jnp.inf)
     assert q.argmax() == 3
 
 
-def test_the_loss_by_hand(hunters):
-    env, config = hunters
-    mac, networks, batch, _ = played(env, config, test_mode=False)
-    weights = {"value_coef": 0.5, "model_coef": 2.0, "exclusive_coef": 0.3}
-    learner = HopLearner(env.spec, mac, config | {"mac": "hop_mac", **weights})
-    whole, metrics = learner.loss(networks, {}, batch, jnp.int32(0), KEY)
-    steps, n = np.asarray(batch.filled.sum(1), int), 2
-    wanted = np.asarray(label(batch["reached"][:, :-1].astype(jnp.int32), batch.filled[:, :-1], mac.n_goals - 1))
-    reached = np.asarray(batch["reached"][:, :-1].astype(jnp.int32))
-    other = (reached + np.asarray(jax.random.randint(KEY, reached.shape, 1, mac.n_goals))) % mac.n_goals
-    model, exclusive, policy, value = [], [], [], []
-    for b in range(4):
-        for t in range(steps[b]):
-            for i in range(n):
-                if not batch.alive[b, t, i]:
-                    continue
-                obs, avail = batch.obs[b, t, i], batch.avail_actions[b, t, i]
-                mine = mac.goal_features(obs)
-                logits = networks["model"](obs, mine[wanted[b, t, i]], env.goal_features(obs))
-                log_pi = jax.nn.log_softmax(jnp.where(avail, logits, -1e9))
-                model.append(-float(log_pi[int(batch.actions[b, t, i])]))
-                if reached[b, t, i] >= 0:
-                    assert other[b, t, i] != reached[b, t, i]
-                    logits = networks["model"](obs, mine[other[b, t, i]], env.goal_features(obs))
-                    chances = jax.nn.softmax(jnp.where(avail, logits, -1e9))
-                    exclusive.append(-np.log(1 - 0.999 * float(chances[int(batch.actions[b, t, i])])))
-                ways = env.goal_features(obs).ravel()
-                out = networks["agent"](jnp.concatenate([obs, mine[wanted[b, t, 1 - i]], ways]))
-                log_own = jax.nn.log_softmax(jnp.where(avail, out[:-1], -1e9))
-                policy.append(
-                    -sum(float(p) * float(log_own[a]) for a, p in enumerate(batch["search"][b, t, i]) if avail[a])
-                )
-                ahead, total = 1.0, 0.0
-                for u in range(t, steps[b]):
-                    if not batch.alive[b, u, i]:
-                        break
-                    total += ahead * float(batch.reward[b, u, i])
-                    ahead *= 0.95
-                value.append((float(out[-1]) - total) ** 2)
-    np.testing.assert_allclose(metrics["model_loss"], np.mean(model), rtol=1e-4)
-    np.testing.assert_allclose(metrics["exclusive_loss"], np.mean(exclusive), rtol=1e-3)
-    np.testing.assert_allclose(metrics["policy_loss"], np.mean(policy), rtol=1e-3)
-    np.testing.assert_allclose(metrics["value_loss"], np.mean(value), rtol=1e-4)
+@pytest.fixture(scope="module")
+def trained(hunters):
+    return played(*hunters, test_mode=False)
+
+
+def test_the_loss_by_hand(hunters, trained):
+    (env, config), (mac, params, batch, _) = hunters, trained
+    models, weights = mac.models, {"value_coef": 0.5, "model_coef": 2.0, "exclusive_coef": 0.3}
+    learner = HopLearner(env.spec, mac, config | weights | {"gamma": 0.95})
+    loss, metrics = jax.jit(learner.loss)(params, {}, batch, jnp.int32(0), KEY)
+    reached = batch["reached"][:, :-1].astype(jnp.int32)
+    pursued = np.asarray(label(reached, batch.filled[:, :-1], models.none))
+    other = (np.asarray(reached) + np.asarray(jax.random.randint(KEY, reached.shape, 1, models.n_goals))) % (
+        models.n_goals
+    )
+    features, ways = np.asarray(models.goal_features(batch.obs)), np.asarray(env.goal_features(batch.obs))
+    obs, avail, alive, actions, search, reward, reached, filled = (
+        np.asarray(x)
+        for x in (
+            batch.obs, batch.avail_actions, batch.alive, batch.actions, batch["search"].astype(jnp.float32),
+            batch.reward, reached, batch.filled,
+        )
+    )  # fmt: skip
+
+    at = [(b, t, i) for b, t, i in np.argwhere(alive[:, :-1]) if filled[b, t]]
+    index = tuple(np.transpose(at))
+
+    def probabilities(goals):
+        chosen = np.stack([features[p][goals[p]] for p in at])
+        logits = np.asarray(params["model"](*(jnp.asarray(x) for x in (obs[index], chosen, ways[index]))))
+        return np.asarray(jax.nn.softmax(np.where(avail[index], logits, -1e9), -1))[np.arange(len(at)), actions[index]]
+
+    model = -np.log(probabilities(pursued))
+    reached_now = reached[index] >= 0
+    assert (other != reached)[reached >= 0].all()
+    exclusive = -np.log(1 - 0.999 * probabilities(other)[reached_now])
+    of_other = np.stack([features[b, t, i][pursued[b, t, 1 - i]] for b, t, i in at])
+    own_inputs = np.concatenate([obs[index], of_other, ways[index].reshape(len(at), -1)], -1)
+    out = np.asarray(params["agent"](jnp.asarray(own_inputs)))
+    log_pi = np.asarray(jax.nn.log_softmax(np.where(avail[index], out[:, :-1], -1e9), -1))
+    policy = -(search[index] * np.where(avail[index], log_pi, 0.0)).sum(-1)
+    returns = []
+    for b, t, i in at:
+        weight, total = 1.0, 0.0
+        for u in range(t, int(filled[b].sum())):
+            if not alive[b, u, i]:
+                break
+            total += weight * reward[b, u, i]
+            weight *= 0.95
+        returns.append(total)
+    value = (out[:, -1] - returns) ** 2
+    for name, terms, rtol in (
+        ("model_loss", model, 1e-4), ("exclusive_loss", exclusive, 1e-3), ("policy_loss", policy, 1e-3),
+        ("value_loss", value, 1e-4),
+    ):  # fmt: skip
+        np.testing.assert_allclose(metrics[name], np.mean(terms), rtol=rtol, err_msg=name)
     everything = np.mean(policy) + 0.5 * np.mean(value) + 2.0 * (np.mean(model) + 0.3 * np.mean(exclusive))
-    np.testing.assert_allclose(whole, everything, rtol=1e-3)
+    np.testing.assert_allclose(loss, everything, rtol=1e-3)
 
 
-def test_without_goals_nothing_is_excluded(hunters):
-    """Then what reached something and what reached something else look alike to the model."""
-    env, config = hunters
-    config = config | {"use_goals": False, "mac": "hop_mac"}
-    mac, networks, batch, _ = played(env, config, test_mode=False)
-    losses = [
-        HopLearner(env.spec, mac, config | {"exclusive_coef": c}).loss(networks, {}, batch, jnp.int32(0), KEY)[0]
-        for c in (0.0, 5.0)
-    ]
-    assert losses[0] == losses[1]
+def test_without_goals_no_action_excludes_a_goal(hunters, trained):
+    """Then the action model cannot tell goals apart."""
+    (env, config), (_, params, batch, _) = hunters, trained
+    mac = HopMAC(env, config | {"use_goals": False})
+
+    def loss(coefficient):
+        learner = HopLearner(env.spec, mac, {"exclusive_coef": coefficient})
+        return jax.jit(learner.loss)(params, {}, batch, jnp.int32(0), KEY)[0]
+
+    assert loss(0.0) == loss(5.0)
 
 
-def test_a_kind_that_is_not_there_is_nobodys_aim():
+def test_a_goal_type_without_goals_has_probability_0():
     env = make("stag_hunt", grid_size=4, hunters=2, hares=0, stags=1, episode_limit=6)
     mac = HopMAC(env, {})
     memory = mac.init_memory(None, 1)
     np.testing.assert_allclose(memory.prior[0, 0], [0.0, 0.95, 0.05], rtol=1e-5)
     np.testing.assert_allclose(memory.belief[0, 0], [0.95, 0.05], rtol=1e-5)
-    world, seen = (jax.tree.map(lambda x: x[None], x) for x in env.reset(KEY))
-    networks = mac.init_networks(KEY)
-    after, _ = mac.observe(networks, memory, seen, jnp.array([[0, 0]]), world, seen, jnp.ones(1, bool))
-    assert after.complete[0], "what never was there cannot be gone"
+    state, seen = one_row(jax.jit(env.reset)(KEY))
+    params = jax.jit(mac.init_params)(KEY)
+    after, _ = jax.jit(mac.observe)(params, memory, seen, jnp.array([[0, 0]]), state, seen, jnp.ones(1, bool))
+    assert after.complete[0], "a type without goals does not make the set of open types incomplete"
     assert mac.next_prior(after)[0, 1, 0] == 0

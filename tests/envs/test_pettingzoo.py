@@ -1,4 +1,4 @@
-"""PettingZoo both ways: its own tests on our worlds, and its worlds through our runners."""
+"""PettingZoo in both directions: its API test on our environments, and its environments in our runners."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from omg.cli import main
 from omg.components.episode_buffer import make_scheme
 from omg.controllers import BasicMAC
 from omg.envs import make, to_pettingzoo
-from omg.envs.pettingzoo_worlds import PettingZooGame, open_pettingzoo
+from omg.envs.pettingzoo_adapter import PettingZooGame, open_pettingzoo
 from omg.runners import REGISTRY
 from omg.runners.workers import Recipe
 from omg.utils.settings import UserError
@@ -28,32 +28,32 @@ OURS = {
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("world", sorted(OURS))
-def test_our_worlds_pass_pettingzoos_own_test(world, capsys):
-    parallel_api_test(to_pettingzoo(world, **OURS[world]), num_cycles=60)
+@pytest.mark.parametrize("name", sorted(OURS))
+def test_our_environments_pass_the_api_test_of_pettingzoo(name, capsys):
+    parallel_api_test(to_pettingzoo(name, **OURS[name]), num_cycles=60)
     assert "Passed" in capsys.readouterr().out
 
 
-def test_the_same_seed_is_the_same_game():
+def test_the_same_seed_gives_the_same_episode():
     games = [to_pettingzoo("stag_hunt", 7), to_pettingzoo("stag_hunt", 8)]
-    shown = [game.reset(seed=3)[0] for game in games]
-    np.testing.assert_array_equal(shown[0]["agent_0"], shown[1]["agent_0"])
+    first = [game.reset(seed=3)[0] for game in games]
+    np.testing.assert_array_equal(first[0]["agent_0"], first[1]["agent_0"])
     again, _ = games[0].reset()
-    assert (again["agent_0"] != shown[0]["agent_0"]).any(), "the next game is another one"
+    assert (again["agent_0"] != first[0]["agent_0"]).any(), "the next episode is different"
 
 
-def test_whoever_leaves_is_no_longer_asked():
+def test_agents_that_left_do_not_act_any_more():
     game = to_pettingzoo("stag_hunt", grid_size=3, hunters=2, hares=2, stags=0)
     game.reset(seed=0)
-    asked = []
+    acting = []
     while game.agents:
-        asked.append(list(game.agents))
-        _, rewards, gone, _, infos = game.step(
+        acting.append(list(game.agents))
+        _, rewards, terminated, _, infos = game.step(
             {a: game.action_space(a).sample(infos_mask(game, a)) for a in game.agents}
         )
-        assert all(not gone[a] or rewards[a] in (0, 1) for a in gone)
-        assert set(infos) == set(asked[-1])
-    assert any(len(names) == 1 for names in asked) or len(asked) == 30
+        assert all(not terminated[a] or rewards[a] in (0, 1) for a in terminated)
+        assert set(infos) == set(acting[-1])
+    assert any(len(names) == 1 for names in acting) or len(acting) == 30
 
 
 def infos_mask(game, agent):
@@ -61,33 +61,33 @@ def infos_mask(game, agent):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_supersuit_makes_a_vector_of_one():
+def test_supersuit_vectorises_our_environments():
     import supersuit
 
     vector = supersuit.pettingzoo_env_to_vec_env_v1(to_pettingzoo("snowdrift", players=2, drifts=2))
     vector = supersuit.concat_vec_envs_v1(vector, 3, base_class="gymnasium")
-    seen, _ = vector.reset(seed=1)
-    assert seen.shape == (6, vector.observation_space.shape[-1])
+    obs, _ = vector.reset(seed=1)
+    assert obs.shape == (6, vector.observation_space.shape[-1])
     for _ in range(5):
-        seen, reward, *_ = vector.step(np.zeros(6, int))
+        obs, reward, *_ = vector.step(np.zeros(6, int))
     assert reward.shape == (6,)
     vector.close()
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_who_dies_is_black_under_supersuit():
+def test_supersuit_continues_episodes_after_an_agent_left():
     import supersuit
 
     game = supersuit.black_death_v3(to_pettingzoo("stag_hunt", grid_size=3, hunters=2, hares=2, stags=0))
     vector = supersuit.concat_vec_envs_v1(supersuit.pettingzoo_env_to_vec_env_v1(game), 2, base_class="gymnasium")
     vector.reset(seed=1)
     rewards = sum(vector.step(np.random.default_rng(i).integers(5, size=4))[1] for i in range(40))
-    assert rewards.sum() > 2, "games go on after a hunter has left, and start anew"
+    assert rewards.sum() > 2, "episodes continue after a hunter left, and new ones start"
     vector.close()
 
 
 class Duel(ParallelEnv):
-    """Two agents of different sizes; the first dies after two steps, the second goes on to four."""
+    """Two agents with different spaces; the first terminates after two steps, the second continues to `max_cycles`."""
 
     metadata = {"name": "duel"}  # noqa: RUF012
 
@@ -106,66 +106,66 @@ class Duel(ParallelEnv):
     def action_space(self, agent):
         return self.spaces[agent][1]
 
-    def _seen(self):
+    def _obs(self):
         return {a: np.full(self.spaces[a][0].shape, 0.5, np.float32) for a in self.agents}
 
     def reset(self, seed=None, options=None):
         self.agents, self.t = list(self.possible_agents), 0
-        return self._seen(), {a: {} for a in self.agents}
+        return self._obs(), {a: {} for a in self.agents}
 
     def step(self, actions):
-        assert set(actions) == set(self.agents), "only the living act"
+        assert set(actions) == set(self.agents), "only living agents act"
         assert actions.get("small", 0) < 2
         self.t += 1
-        acted, seen = list(self.agents), self._seen()
-        gone = {a: a == "big" and self.t >= 2 for a in acted}
-        late = dict.fromkeys(acted, self.t >= self.max_cycles)
-        self.agents = [a for a in acted if not gone[a] and not late[a]]
-        return seen, dict.fromkeys(acted, 1.0), gone, late, {a: {} for a in acted}
+        acted, obs = list(self.agents), self._obs()
+        terminated = {a: a == "big" and self.t >= 2 for a in acted}
+        truncated = dict.fromkeys(acted, self.t >= self.max_cycles)
+        self.agents = [a for a in acted if not terminated[a] and not truncated[a]]
+        return obs, dict.fromkeys(acted, 1.0), terminated, truncated, {a: {} for a in acted}
 
 
-def test_different_sizes_are_padded_and_the_dead_masked():
+def test_spaces_are_padded_and_dead_agents_masked():
     game = PettingZooGame(Duel(), 4)
     game.reset()
     assert [row.tolist() for row in game.get_obs()] == [[0.5] * 4, [0.5] * 3 + [0]]
     assert game.get_avail_actions().tolist() == [[True] * 4, [True, True, False, False]]
     game.step([3, 1])
-    _, over, info = game.step([3, 1])
-    assert not over
+    _, ended, info = game.step([3, 1])
+    assert not ended
     assert game.get_alive().tolist() == [False, True]
     assert game.get_avail_actions()[0].tolist() == [True, False, False, False]
     assert info["agent_rewards"].tolist() == [1, 1]
     game.step([0, 1])
-    _, over, info = game.step([0, 1])
-    assert over
+    _, ended, info = game.step([0, 1])
+    assert ended
     assert info["episode_limit"]
     assert info["agent_rewards"].tolist() == [0, 1]
 
 
-def test_who_dies_as_the_others_run_out_of_time_is_dead():
+def test_an_agent_that_terminates_while_the_other_is_truncated_is_dead():
     game = PettingZooGame(Duel(max_cycles=2), 4)
     game.reset()
     game.step([3, 1])
-    _, over, info = game.step([3, 1])
-    assert over
+    _, ended, info = game.step([3, 1])
+    assert ended
     assert info["episode_limit"]
-    assert game.get_alive().tolist() == [False, True], "one has left; the other's time is up"
+    assert game.get_alive().tolist() == [False, True], "the first agent terminated, the second was truncated"
 
 
 @pytest.mark.parametrize("runner", ["episode", "parallel"])
-def test_a_game_of_pettingzoo_fills_the_same_episodes(runner):
+def test_runners_record_the_episodes_of_pettingzoo(runner):
     settings = {"name": "mpe2.simple_tag_v3", "max_cycles": 6}
-    world = make("pettingzoo", **settings)
-    assert world.spec.n_agents == 4
-    assert world.spec.episode_limit == 6
-    mac = BasicMAC(world.spec, {"rnn_hidden_dim": 4})
-    scheme, groups = make_scheme(world.spec)
-    play = REGISTRY[runner](world, mac, scheme, groups, 1, Recipe("pettingzoo", settings, 1), 60.0)
-    batch, stats = play.run(mac.init_agent(jax.random.key(0)), jnp.int32(0), jax.random.key(2), False)
+    env = make("pettingzoo", **settings)
+    assert env.spec.n_agents == 4
+    assert env.spec.episode_limit == 6
+    mac = BasicMAC(env.spec, {"rnn_hidden_dim": 4})
+    scheme, groups = make_scheme(env.spec)
+    play = REGISTRY[runner](env, mac, scheme, groups, 1, Recipe("pettingzoo", settings, 1), 60.0)
+    batch, stats = play.run(mac.init_params(jax.random.key(0)), jnp.int32(0), jax.random.key(2), False)
     play.close()
     assert stats.lengths.tolist() == [6]
     assert batch["filled"][0].tolist() == [True] * 6 + [False]
-    assert not batch["terminated"].any(), "out of time is not an end"
+    assert not batch["terminated"].any(), "the time limit is a truncation"
     game = open_pettingzoo(settings, 1)
     game.reset(jax.random.split(jax.random.fold_in(jax.random.key(2), 6), 1)[0])
     np.testing.assert_allclose(batch.obs[0, 0], game.get_obs(), atol=1e-6)
@@ -181,17 +181,17 @@ def test_a_game_of_pettingzoo_fills_the_same_episodes(runner):
         ({"name": "mpe2.no_such_v0"}, "parallel_env"),
         ({"name": ""}, "parallel_env"),
         ({"name": ".simple"}, "parallel_env"),
-        ({"name": "mpe2.simple_tag_v3", "colour": 1}, "does not take"),
+        ({"name": "mpe2.simple_tag_v3", "colour": 1}, "does not accept"),
         ({"name": "mpe2.simple_tag_v3", "continuous_actions": True}, "discrete"),
-        ({"name": "mpe2.simple_tag_v3", "kind": "friendly"}, "cooperative"),
+        ({"name": "mpe2.simple_tag_v3", "game_type": "friendly"}, "cooperative"),
     ],
 )
-def test_what_cannot_be_played_gets_a_sentence(settings, hint):
+def test_unsupported_settings_raise_a_user_error(settings, hint):
     with pytest.raises(UserError, match=hint):
         open_pettingzoo(settings, 0)
 
 
-def test_a_run_on_a_world_of_pettingzoo(tmp_path):
+def test_training_on_an_environment_of_pettingzoo(tmp_path):
     words = [
         "--config=iql",
         "--env-config=pettingzoo",

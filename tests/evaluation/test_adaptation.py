@@ -1,15 +1,16 @@
-"""Meeting the same co-players again: measures by hand, and tit-for-tat that remembers."""
+"""Encounters of several episodes: measures, reciprocal co-players, beliefs, and the choice of co-players."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from omg.adapting import _rules, only_some
-from omg.controllers import FocalMAC, HopMAC, MoodMAC, RuleMAC
+from omg.commands.adapt import only_some, scripted_co_players
+from omg.controllers import BasicMAC, HopMAC
+from omg.controllers.scripted_controller import ReciprocalMAC, ScriptedMAC
 from omg.envs import make
-from omg.evaluation.adaptation import MOMENTS, Adaptation, at_moments, last_kind, steps_to_half
-from omg.opponents import REGISTRY as RULES
+from omg.evaluation.adaptation import POINTS, Adaptation, at_points, last_type, steps_to_half
+from omg.opponents import REGISTRY as SCRIPTED
 from omg.utils.settings import UserError
 
 
@@ -17,33 +18,33 @@ def keys(n=1):
     return jax.random.split(jax.random.key(0), n)
 
 
-def test_moments_of_an_episode():
-    """Everybody counts from before its first action to after its last, however short its time."""
+def test_points_of_an_episode_span_each_co_players_own_steps():
+    """From before its first action to after its last, however early it left."""
     playing = jnp.zeros((1, 12, 2)).at[0, :10, 0].set(1).at[0, :4, 1].set(1)
     before = jnp.arange(12.0)[None, :, None] * jnp.array([1.0, 10.0])
-    means = np.asarray(at_moments(before, before + 100, playing))[0]
-    assert means.shape == (MOMENTS,)
+    means = np.asarray(at_points(before, before + 100, playing))[0]
+    assert means.shape == (POINTS,)
     first = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 109]
     second = [0, 0, 10, 10, 20, 20, 20, 30, 30, 130, 130]
     np.testing.assert_allclose(means, (np.array(first) + second) / 2)
     one_step = jnp.zeros((1, 12, 2)).at[0, 0, 1].set(1)
-    np.testing.assert_allclose(at_moments(before + 7, before + 107, one_step)[0], [7] * 6 + [107] * 5)
-    assert np.isnan(at_moments(before, before, jnp.zeros_like(playing))).all()
+    np.testing.assert_allclose(at_points(before + 7, before + 107, one_step)[0], [7] * 6 + [107] * 5)
+    assert np.isnan(at_points(before, before, jnp.zeros_like(playing))).all()
 
 
-def test_steps_until_the_belief_is_there_for_good():
+def test_steps_until_the_belief_stays_above_one_half():
     belief = jnp.array([[[0.2, 0.9], [0.6, 0.9], [0.4, 0.9], [0.7, 0.1], [0.8, 0.1]]])
     playing = jnp.ones((1, 5, 2)).at[0, 3:, 1].set(0)
     assert steps_to_half(belief, playing)[0] == pytest.approx((3 + 0) / 2), (
-        "a relapse counts, the time after leaving not"
+        "a later fall below one half counts, steps after leaving do not"
     )
-    assert np.isnan(steps_to_half(belief, jnp.zeros_like(playing))[0]), "nobody reached anything"
+    assert np.isnan(steps_to_half(belief, jnp.zeros_like(playing))[0]), "no co-player reached a goal"
 
 
-def test_the_last_goal_reached():
-    kinds = jnp.array([0, 0, 1])
+def test_the_type_of_the_last_goal_reached():
+    types = jnp.array([0, 0, 1])
     reached = jnp.array([[-1, 1, -1], [0, -1, 2], [-1, -1, -1]])
-    assert last_kind(reached, kinds).tolist() == [0, 1, -1]
+    assert last_type(reached, types).tolist() == [0, 1, -1]
 
 
 @pytest.fixture(scope="module")
@@ -51,76 +52,80 @@ def hunt():
     return make("stag_hunt")
 
 
-def test_tit_for_tat_does_what_was_done_to_it(hunt):
-    always = {name: RULES["stag_hunt"][name](hunt.spec) for name in ("always_stag", "always_hare")}
-    others = MoodMAC(hunt.spec, always["always_stag"], always["always_hare"])
+def test_tit_for_tat_repeats_what_the_agent_did_in_the_previous_episode(hunt):
+    always = {name: SCRIPTED["stag_hunt"][name](hunt.spec) for name in ("always_stag", "always_hare")}
+    others = ReciprocalMAC(hunt.spec, always["always_stag"], always["always_hare"])
     in_turn = jnp.array([[0, 1]])
-    met = {
-        name: Adaptation(hunt, RuleMAC(hunt.spec, rule), others, 32, 3, friendly=1).play(None, in_turn, keys())[0][0]
-        for name, rule in always.items()
-    }
+
+    def play(policy):
+        program = Adaptation(hunt, ScriptedMAC(hunt.spec, policy), others, 32, 3, friendly=1)
+        return program.play(None, in_turn, keys())[0][0]
+
+    met = {name: play(policy) for name, policy in always.items()}
     unfriendly = met["always_hare"]
     assert unfriendly.focal_return.shape == (3, 32)
-    assert (unfriendly.kind == 0).all()
-    assert unfriendly.team_return[0].mean() > 10, "at first they hunt the stag"
-    np.testing.assert_allclose(unfriendly.team_return[1:], 4, err_msg="then everybody takes a hare")
+    assert (unfriendly.goal_type == 0).all()
+    assert unfriendly.team_return[0].mean() > 10, "in the first episode they hunt the stag"
+    np.testing.assert_allclose(unfriendly.team_return[1:], 4, err_msg="then all agents catch a hare")
     friendly = met["always_stag"]
-    caught = friendly.kind[:-1] == 1
-    assert (friendly.team_return[1:][caught] >= 10).all(), "who hunted the stag is met by stag hunters"
+    caught = friendly.goal_type[:-1] == 1
+    assert (friendly.team_return[1:][caught] >= 10).all(), "after cooperation the co-players hunt the stag"
     assert friendly.team_return[1:][~caught].mean() < 5
 
 
-def test_kinds_and_seeds_in_one_program(hunt):
-    """Everybody's meetings come back under the right name: hare hunters leave a stag hunter alone with the stag."""
-    rules = [RULES["stag_hunt"][name](hunt.spec) for name in ("always_stag", "always_hare")]
-    others, focal = MoodMAC(hunt.spec, *rules), RuleMAC(hunt.spec, *rules)
-    program = Adaptation(hunt, focal, others, 16, 2, kinds=2, seeds=2)
+def test_types_of_co_players_and_seeds_in_one_program(hunt):
+    """Every result belongs to its own pair: hare hunters leave a stag hunter alone with the stag."""
+    policies = [SCRIPTED["stag_hunt"][name](hunt.spec) for name in ("always_stag", "always_hare")]
+    others, focal = ReciprocalMAC(hunt.spec, *policies), ScriptedMAC(hunt.spec, *policies)
+    program = Adaptation(hunt, focal, others, 16, 2, types=2, seeds=2)
     met = program.play(jnp.array([0, 1]), jnp.array([[0, 0], [1, 1]]), keys(2))
     assert [len(seeds) for seeds in met] == [2, 2]
     assert met[0][0].focal_return.shape == (2, 16)
-    caught = np.array([[(m.kind == 1).mean() for m in seeds] for seeds in met])
+    caught = np.array([[(m.goal_type == 1).mean() for m in seeds] for seeds in met])
     assert caught[0, 0] > 0.3, "a stag hunter among stag hunters"
-    assert caught[1, 0] == caught[0, 1] == caught[1, 1] == 0, "alone no stag, and a hare hunter wants none"
-    assert (met[1][0].kind == -1).all()
-    assert (met[1][1].kind == 0).all()
+    assert caught[1, 0] == caught[0, 1] == caught[1, 1] == 0, (
+        "a lone hunter catches no stag; a hare hunter pursues none"
+    )
+    assert (met[1][0].goal_type == -1).all()
+    assert (met[1][1].goal_type == 0).all()
     np.testing.assert_allclose(met[1][1].team_return, 4)
 
 
-def test_beliefs_of_several_agents_about_several_kinds(hunt):
-    """What each agent believes of each kind of co-player follows that kind alone, from episode to episode."""
-    rules = [RULES["stag_hunt"][name](hunt.spec) for name in ("always_stag", "always_hare")]
+def test_beliefs_of_several_agents_about_several_types_of_co_players(hunt):
+    """Each agent's belief about each type of co-player depends on that type alone, from episode to episode."""
+    policies = [SCRIPTED["stag_hunt"][name](hunt.spec) for name in ("always_stag", "always_hare")]
     mac = HopMAC(hunt, {"simulations": 2, "goal_draws": 1, "hop_hidden_dim": 4, "hop_alpha": 0.7})
-    agents = jax.vmap(mac.init_networks)(keys(2))
-    program = Adaptation(hunt, mac, MoodMAC(hunt.spec, *rules), 8, 3, kinds=2, seeds=2)
+    agents = jax.vmap(mac.init_params)(keys(2))
+    program = Adaptation(hunt, mac, ReciprocalMAC(hunt.spec, *policies), 8, 3, types=2, seeds=2)
     met = program.play(agents, jnp.array([[0, 0], [1, 1]]), keys(2))
-    for kind, seeds in enumerate(met):
+    for number, seeds in enumerate(met):
         for one in seeds:
-            assert one.goal_belief.shape == (3, 8, MOMENTS)
-            first = np.nanmean(one.kind_belief[..., 0], 1)
-            np.testing.assert_allclose(first[0], 0.475, atol=1e-3, err_msg="strangers are taken for either")
-            assert first[1] > 0.55, "and then for what they were"
-            if kind == 1:
-                np.testing.assert_allclose(first[1], 0.7 * 0.475 + 0.3, atol=2e-3, err_msg="everybody took a hare")
+            assert one.goal_belief.shape == (3, 8, POINTS)
+            first = np.nanmean(one.type_belief[..., 0], 1)
+            np.testing.assert_allclose(first[0], 0.475, atol=1e-3, err_msg="the initial belief is uniform")
+            assert first[1] > 0.55, "and then moves to their goal type"
+            if number == 1:
+                np.testing.assert_allclose(first[1], 0.7 * 0.475 + 0.3, atol=2e-3, err_msg="all caught a hare")
                 np.testing.assert_allclose(first[2], 0.7 * first[1] + 0.3, atol=2e-3)
-    assert not np.array_equal(met[0][0].goal_belief, met[0][1].goal_belief), "two agents are not one"
+    assert not np.array_equal(met[0][0].goal_belief, met[0][1].goal_belief), "two seeds differ"
 
 
-def test_written_rules_share_a_controller(hunt):
-    (together,) = _rules(hunt, ["always_hare", "nearest_prey", "tit_for_tat"])
+def test_scripted_co_players_share_a_controller(hunt):
+    together = scripted_co_players(hunt, ["always_hare", "nearest_prey", "tit_for_tat"])
     assert together.friendly == 1
-    hare, nearest, in_turn = np.asarray(together.kind.policies)
+    hare, nearest, in_turn = np.asarray(together.group.policies)
     assert hare[0] == hare[1] != nearest[0] == nearest[1]
     assert in_turn[1] == hare[0] != in_turn[0]
-    assert [aim is None for aim in together.aims] == [False, False, True], "tit-for-tat cannot say what it is after"
+    assert [goal is None for goal in together.goals] == [False, False, True], "tit-for-tat has no goal function"
     alone = together.only(1)
     assert alone.names == ("nearest_prey",)
-    np.testing.assert_array_equal(alone.kind.policies, [nearest])
+    np.testing.assert_array_equal(alone.group.policies, [nearest])
 
 
-def test_the_same_boards_leave_only_beliefs_to_differ(hunt):
-    """Who believes nothing fares the same on the same board, and otherwise on another."""
-    rules = [RULES["stag_hunt"][name](hunt.spec) for name in ("always_stag", "nearest_prey")]
-    others, focal = MoodMAC(hunt.spec, *rules), RuleMAC(hunt.spec, *rules)
+def test_same_boards_repeats_the_start_and_the_random_numbers_of_every_episode(hunt):
+    """An agent without beliefs has the same returns in all episodes, and otherwise different ones."""
+    policies = [SCRIPTED["stag_hunt"][name](hunt.spec) for name in ("always_stag", "nearest_prey")]
+    others, focal = ReciprocalMAC(hunt.spec, *policies), ScriptedMAC(hunt.spec, *policies)
 
     def returns(same_boards):
         program = Adaptation(hunt, focal, others, 16, 2, same_boards=same_boards)
@@ -129,31 +134,31 @@ def test_the_same_boards_leave_only_beliefs_to_differ(hunt):
     same, other = returns(True), returns(False)
     np.testing.assert_array_equal(same[0], same[1])
     assert not np.array_equal(other[0], other[1])
-    np.testing.assert_array_equal(same[0], other[0], err_msg="the first meeting is the same either way")
+    np.testing.assert_array_equal(same[0], other[0], err_msg="the first episode is the same either way")
 
 
-def test_only_some_co_players(hunt):
-    everybody = _rules(hunt, ["always_stag", "always_hare", "nearest_prey", "tit_for_tat"])
-    (some,) = only_some(everybody, ["tit_for_tat", "always_hare"])
+def test_co_players_are_chosen_by_name(hunt):
+    everyone = [scripted_co_players(hunt, ["always_stag", "always_hare", "nearest_prey", "tit_for_tat"])]
+    (some,) = only_some(everyone, ["tit_for_tat", "always_hare"])
     assert some.names == ("always_hare", "tit_for_tat")
-    np.testing.assert_array_equal(some.kind.policies, np.asarray(everybody[0].kind.policies)[[1, 3]])
-    assert only_some(everybody, None) is everybody
-    with pytest.raises(UserError, match=r"nobody here is called always_stags: .*always_stag, always_hare"):
-        only_some(everybody, ["always_stags"])
+    np.testing.assert_array_equal(some.group.policies, np.asarray(everyone[0].group.policies)[[1, 3]])
+    assert only_some(everyone, None) is everyone
+    with pytest.raises(UserError, match=r"no co-player always_stags here: known are always_stag, always_hare"):
+        only_some(everyone, ["always_stags"])
 
 
-def test_an_agent_model_hands_on_what_it_inferred(hunt):
-    """With `carry_over` an episode starts from what was inferred in the one before it."""
+def test_carry_over_hands_the_embedding_to_the_next_episode(hunt):
+    """An episode starts from the mean embedding of the one before it."""
     config = {"am_model": "omg_am", "vae_latent_dim": 4, "cond_rnn_dim": 8, "rnn_hidden_dim": 8, "carry_over": True}
-    mac = FocalMAC(hunt.spec, config)
-    agents = jax.vmap(lambda key: {"agent": mac.init_agent(key), **mac.am.init(key)})(keys(2))
-    others = RuleMAC(hunt.spec, RULES["stag_hunt"]["always_hare"](hunt.spec))
+    mac = BasicMAC(hunt.spec, config)
+    agents = jax.vmap(mac.init_params)(keys(2))
+    others = ScriptedMAC(hunt.spec, SCRIPTED["stag_hunt"]["always_hare"](hunt.spec))
     program = Adaptation(hunt, mac, others, 8, 3, seeds=2)
     given, play = [], program.runner.play
 
-    def watched(*args):
-        jax.debug.callback(lambda prior: given.append(np.asarray(prior)), args[5].trained, ordered=True)
-        return play(*args)
+    def watched(*args, prior):
+        jax.debug.callback(lambda prior: given.append(np.asarray(prior)), prior.trained, ordered=True)
+        return play(*args, prior=prior)
 
     program.runner.play = watched
     program.play(agents, jnp.zeros(1, jnp.int32), keys(2))
@@ -161,5 +166,5 @@ def test_an_agent_model_hands_on_what_it_inferred(hunt):
     first, second, third = given
     assert first.shape == (2, 8, 4)
     assert not first.any()
-    assert (abs(second).sum(-1) > 0).all(), "every meeting left something"
+    assert (abs(second).sum(-1) > 0).all(), "every encounter carries something over"
     assert not np.array_equal(second, third)

@@ -1,4 +1,4 @@
-"""Agents: acting and learning see the same network; individual seats share nothing."""
+"""Policy networks: a step equals the unroll, seats with networks of their own share nothing, the duelling head."""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ from omg.modules.agents import REGISTRY, AgentSettings
 
 
 @pytest.mark.parametrize("name", sorted(REGISTRY))
-def test_steps_equal_the_unroll(name):
+def test_steps_while_acting_equal_the_unroll_while_learning(name):
     agent = REGISTRY[name](5, 3, 2, AgentSettings(rnn_hidden_dim=4), jax.random.key(0))
     inputs = jax.random.normal(jax.random.key(1), (6, 7, 2, 5))
     hidden = agent.init_hidden(7, 2)
@@ -20,7 +20,7 @@ def test_steps_equal_the_unroll(name):
         np.testing.assert_allclose(hidden, hiddens[t], rtol=1e-5, atol=1e-6)
 
 
-def test_individual_seats_never_share_a_gradient():
+def test_the_gradient_of_one_seat_is_zero_in_the_networks_of_others():
     agent = REGISTRY["idv_rnn"](5, 3, 2, AgentSettings(rnn_hidden_dim=4), jax.random.key(0))
     inputs = jax.random.normal(jax.random.key(1), (6, 7, 2, 5))
 
@@ -32,12 +32,12 @@ def test_individual_seats_never_share_a_gradient():
         assert jnp.abs(gradient[1]).sum() == 0
 
 
-def test_individual_seats_start_different():
+def test_seats_with_networks_of_their_own_start_from_different_weights():
     agent = REGISTRY["idv_rnn"](5, 3, 2, AgentSettings(rnn_hidden_dim=4), jax.random.key(0))
     assert not np.allclose(agent.seats.fc1.weight[0], agent.seats.fc1.weight[1])
 
 
-def test_the_duelling_head_separates_value_from_advantage():
+def test_the_mean_over_actions_of_the_duelling_head_is_its_value():
     agent = REGISTRY["duelling_rnn"](5, 3, 2, AgentSettings(rnn_hidden_dim=4), jax.random.key(0))
     x = jax.random.normal(jax.random.key(1), (9, 4))
     np.testing.assert_allclose(agent.fc2(x).mean(-1), agent.fc2.value(x)[:, 0], rtol=1e-5, atol=1e-6)

@@ -1,4 +1,4 @@
-"""What makes each mixer what it is."""
+"""QMIX is monotonic in the agents' values and has correct gradients; VDN is the sum."""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from omg.envs.multiagentenv import Spec
 from omg.modules.mixers import QMixer, QMixSettings, VDNMixer
 
-SPEC = Spec("test", n_agents=3, n_actions=2, obs_size=4, state_size=5, episode_limit=3, kind="cooperative")
+SPEC = Spec("test", n_agents=3, n_actions=2, obs_size=4, state_size=5, episode_limit=3, game_type="cooperative")
 
 
 def qmixer(seed=0, layers=2):
@@ -18,7 +18,7 @@ def qmixer(seed=0, layers=2):
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10_000), st.integers(1, 2))
-def test_qmix_rises_in_every_agents_value(seed, layers):
+def test_qmix_is_monotonic_in_every_agents_value(seed, layers):
     k_qs, k_state = jax.random.split(jax.random.key(seed))
     qs, state = 5 * jax.random.normal(k_qs, (16, 3)), 3 * jax.random.normal(k_state, (16, 5))
     slopes = jax.grad(lambda qs: qmixer(seed, layers)(qs, state).sum())(qs)
@@ -46,6 +46,6 @@ def test_qmix_gradients_agree_with_finite_differences():
             np.testing.assert_allclose((gradient * direction).sum(), (ends[0] - ends[1]) / 2e-6, rtol=1e-5, atol=1e-7)
 
 
-def test_vdn_is_the_sum():
+def test_vdn_is_the_sum_of_the_agents_values():
     mixer = VDNMixer(SPEC, VDNMixer.Settings(), jax.random.key(0))
     assert mixer(jnp.array([1.0, 2.0, 4.0]), jnp.zeros(5)) == 7.0

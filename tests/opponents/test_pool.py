@@ -1,4 +1,4 @@
-"""Pools: what is kept, who is in it, and what happens when it is damaged."""
+"""Pools: files and manifest, members and splits, seats of a team, scripted policies, and what is refused."""
 
 import json
 
@@ -7,12 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from omg.controllers import BasicMAC, RuleMAC
+from omg.artifacts import open_pool
+from omg.commands.pool import disagreement
+from omg.controllers import BasicMAC
+from omg.controllers.scripted_controller import ScriptedMAC
 from omg.envs import make
 from omg.opponents import REGISTRY, SPLITS
-from omg.opponents.pool import Kind, Member, Pool
-from omg.opponents.seating import open_pool, seat
-from omg.pooling import disagreement
+from omg.opponents.pool import Member, Pool
+from omg.opponents.seating import SeatingSettings, seat
+from omg.runners import PolicyGroup
 from omg.utils import checkpoints
 from omg.utils.settings import UserError
 
@@ -24,30 +27,30 @@ ARCHITECTURE = {
 
 @pytest.fixture
 def pool(tmp_path, foraging):
-    """Two networks and two rules."""
+    """Two networks and two scripted policies."""
     pool = Pool(tmp_path / "pool", "foraging", {"grid_size": 5}, [], {"t_max": 10})
     mac = BasicMAC(foraging.spec, ARCHITECTURE)
     for seed, split in ((1, "train"), (2, "homologue")):
         about = {"algorithm": "iql", "split": split, "seed": seed, "steps": 10, "return_mean": 0.5}
-        pool.add_network(mac.init_agent(jax.random.key(seed)), ARCHITECTURE, **about)
+        pool.add_network(mac.init_params(jax.random.key(seed))["agent"], ARCHITECTURE, **about)
     pool.members += [Member("nearest_food", "nearest_food", "train"), Member("slow", "slow", "non_homologue")]
     pool.save()
     return pool
 
 
-def test_a_pool_comes_back_as_it_was_kept(pool, foraging):
+def test_a_loaded_pool_equals_the_saved_one(pool, foraging):
     again = Pool.load(pool.folder)
     assert again.members == pool.members
-    assert (again.world, again.env_args, again.recipe) == ("foraging", {"grid_size": 5}, {"t_max": 10})
-    learned, rules = again.kinds(foraging.spec, again.ids(["train", "homologue"]))
-    assert (learned.ids, rules.ids) == ((0, 1), (2,))
+    assert (again.env, again.env_args, again.recipe) == ("foraging", {"grid_size": 5}, {"t_max": 10})
+    networks, scripted = again.groups(foraging.spec, again.ids(["train", "homologue"]))
+    assert (networks.ids, scripted.ids) == ((0, 1), (2,))
     for seed in (1, 2):
-        own = learned.mac.init_agent(jax.random.key(seed))
-        kept = jax.tree.map(lambda x, i=seed - 1: x[i], learned.policies)
+        own = networks.mac.init_params(jax.random.key(seed))
+        kept = jax.tree.map(lambda x, i=seed - 1: x[i], networks.policies)
         assert all(jax.tree.leaves(jax.tree.map(lambda a, b: bool((a == b).all()), own, kept)))
 
 
-def test_who_trains_is_never_who_tests(pool):
+def test_no_member_is_both_seen_and_unseen(pool):
     assert pool.ids(["train"]) == [0, 2]
     assert pool.ids(["homologue", "non_homologue"]) == [1, 3]
     assert pool.ids(["train"], "iql") == [0]
@@ -58,16 +61,16 @@ def test_who_trains_is_never_who_tests(pool):
         assert not set(split.train) & set(split.test)
 
 
-def test_an_altered_or_lost_member_is_refused(pool, foraging):
+def test_an_altered_or_missing_member_is_refused(pool, foraging):
     file = pool.folder / pool.members[0].file
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
     with pytest.raises(UserError, match="altered"):
-        pool.kinds(foraging.spec, [0])
+        pool.groups(foraging.spec, [0])
     file.unlink()
-    with pytest.raises(UserError, match="has lost"):
-        pool.kinds(foraging.spec, [0])
+    with pytest.raises(UserError, match="has no file"):
+        pool.groups(foraging.spec, [0])
     (pool.folder / "pool.json").write_text("{")
     with pytest.raises(UserError, match="damaged"):
         Pool.load(pool.folder)
@@ -75,65 +78,72 @@ def test_an_altered_or_lost_member_is_refused(pool, foraging):
         Pool.load(pool.folder / "nowhere")
 
 
-def test_a_pool_of_another_world_is_refused(pool):
-    pool.check_world({"env": "foraging", "env_args": {"grid_size": 5}})
+def test_a_pool_of_another_environment_is_refused(pool):
+    pool.check_env("foraging", {"grid_size": 5})
     with pytest.raises(UserError, match=r"grid_size=5, this run has 8"):
-        pool.check_world({"env": "foraging", "env_args": {"grid_size": 8}})
-    with pytest.raises(UserError, match="is of foraging, this run is of matrix_game"):
-        pool.check_world({"env": "matrix_game", "env_args": {}})
+        pool.check_env("foraging", {"grid_size": 8})
+    with pytest.raises(UserError, match="was made for foraging, this run is on matrix_game"):
+        pool.check_env("matrix_game", {})
 
 
-def test_seats_follow_the_teams_name(pool):
-    """`1iql1nobody1iql_omg` in a world of three: who sits how many places after the focal agent."""
+def test_seats_follow_the_order_of_the_teams_name(pool):
+    """Offsets count the places after the focal agent, around the table."""
     spec = make("foraging", grid_size=5, food=1, players=3, episode_limit=12).spec
-    config = {"name": "2any1iql_omg", "multi_algs": True, "pool": str(pool.folder), "env_args": {"grid_size": 5}}
-    config |= {"env": "foraging", "local_results_path": "results"}
-    seating = seat(config, spec, ["iql", "iql_omg"], [Kind(None, None, (0,))])
+    stand_in = [PolicyGroup(None, None, (0,))]
+    team = SeatingSettings(multi_algs=True, team="2any1iql_omg")
+    seating = seat(team, "iql_omg", spec, ["iql", "iql_omg"], open_pool, stand_in)
     assert seating.offsets == (0,)
     assert [o.offsets for o in seating.opponents] == [(1, 2)]
-    middle = seat(
-        config | {"name": "1any1iql_omg1any", "train_alg": "iql_omg"}, spec, ["iql_omg"], [Kind(None, None, (0,))]
-    )
-    assert [o.offsets for o in middle.opponents] == [(2,), (1,)]
-    two = make("foraging", grid_size=5, food=1, episode_limit=12).spec
+    middle = SeatingSettings(multi_algs=True, team="1any1iql_omg1any", train_alg="iql_omg")
+    seating = seat(middle, "iql_omg", spec, ["iql_omg"], open_pool, stand_in)
+    assert [o.offsets for o in seating.opponents] == [(2,), (1,)]
+    alone = SeatingSettings()
+    assert [o.offsets for o in seat(alone, "iql", spec, ["iql"], open_pool, stand_in).opponents] == [(1, 2)]
+
+
+def test_a_team_member_that_the_pool_lacks_is_named(pool):
+    spec = make("foraging", grid_size=5, food=1, episode_limit=12).spec
+    team = SeatingSettings(multi_algs=True, team="1vdn1iql_omg")
     with pytest.raises(UserError, match="has no vdn to train with: it has iql, nearest_food"):
-        seat(config | {"name": "1vdn1iql_omg"}, two, ["vdn", "iql_omg"])
-    with pytest.raises(UserError, match=r"foraging --env-config=foraging with env_args\.grid_size=5$"):
-        seat(config | {"pool": None, "local_results_path": "nowhere"}, spec, ["iql_omg"])
+        seat(team, "iql_omg", spec, ["vdn", "iql_omg"], lambda: Pool.load(pool.folder))
+    config = {"pool": None, "local_results_path": "nowhere", "env": "foraging", "env_args": {"grid_size": 5}}
+    with pytest.raises(UserError, match=r"--pool=nowhere/\S+ --env-config=foraging with .*env_args\.grid_size=5"):
+        open_pool(config)
 
 
-def test_disagreement_is_none_with_oneself_and_all_with_ones_opposite(foraging):
-    rules = [lambda obs, avail, seat, key, a=a: jnp.int32(a) for a in (0, 0, 1)]
-    pairs = disagreement(foraging, [Kind(RuleMAC(foraging.spec, *rules), jnp.arange(3), (0, 1, 2))], worlds=2)
+def test_disagreement_is_0_between_equal_policies_and_1_between_opposite_ones(foraging):
+    policies = [lambda obs, avail, seat, key, a=a: jnp.int32(a) for a in (0, 0, 1)]
+    group = PolicyGroup(ScriptedMAC(foraging.spec, *policies), jnp.arange(3), (0, 1, 2))
+    pairs = disagreement(foraging, [group], envs=2)
     np.testing.assert_array_equal(pairs, [[0, 0, 1], [0, 0, 1], [1, 1, 0]])
 
 
-@pytest.mark.parametrize("world", sorted(REGISTRY))
-def test_every_rule_only_takes_what_is_available(world):
-    env = make(world)
+@pytest.mark.parametrize("name", sorted(REGISTRY))
+def test_scripted_policies_choose_available_actions_only(name):
+    env = make(name)
     _, seen = jax.vmap(env.reset)(jax.random.split(jax.random.key(0), 16))
-    rules = [make_rule(env.spec) for make_rule in REGISTRY[world].values()]
-    mac = RuleMAC(env.spec, *rules)
+    policies = [make_policy(env.spec) for make_policy in REGISTRY[name].values()]
+    mac = ScriptedMAC(env.spec, *policies)
 
     @jax.jit
     def act(number, key):
         return mac.select_actions(number, seen, mac.init_memory(None, 16), jnp.int32(0), key, True)[0]
 
-    for number in range(len(rules)):
+    for number in range(len(policies)):
         actions = np.asarray(act(jnp.int32(number), jax.random.key(number)))
         assert np.take_along_axis(np.asarray(seen.avail_actions), actions[..., None], -1).all()
 
 
-def test_the_manifest_says_what_an_opponent_is(pool):
+def test_the_manifest_describes_every_opponent(pool):
     entry = json.loads((pool.folder / "pool.json").read_text())["members"][0]
     assert entry["algorithm"] == "iql"
     assert {"seed", "steps", "return_mean", "architecture", "checksum", "split"} <= set(entry)
 
 
 @pytest.mark.parametrize("seeds", [[7], [7, 8]])
-def test_a_run_is_a_pool_of_its_seeds(tmp_path, foraging, seeds):
+def test_a_runs_folder_is_a_pool_of_its_seeds(tmp_path, foraging, seeds):
     mac = BasicMAC(foraging.spec, ARCHITECTURE)
-    networks = [mac.init_agent(jax.random.key(seed)) for seed in seeds]
+    networks = [mac.init_params(jax.random.key(seed))["agent"] for seed in seeds]
     kept = networks[0] if len(seeds) == 1 else jax.tree.map(lambda *x: jnp.stack(x), *networks)
     about = {"env": "foraging", "env_args": {"grid_size": 5}}
     config = {**ARCHITECTURE, **about, "name": "vdn", "mac": "basic_mac", "am_model": "none_am"}
@@ -143,9 +153,9 @@ def test_a_run_is_a_pool_of_its_seeds(tmp_path, foraging, seeds):
     assert [member.name for member in pool.members] == [f"vdn-{seed}" for seed in seeds]
     assert pool.ids(["homologue"]) == pool.ids(["train"], "vdn") == list(range(len(seeds)))
     assert pool.ids(["train"], "iql") == []
-    (kind,) = pool.kinds(foraging.spec, pool.ids(["train"]))
+    (group,) = pool.groups(foraging.spec, pool.ids(["train"]))
     for i, network in enumerate(networks):
-        for a, b in zip(jax.tree.leaves(kind.policies), jax.tree.leaves(network), strict=True):
+        for a, b in zip(jax.tree.leaves(group.policies), jax.tree.leaves(network), strict=True):
             np.testing.assert_array_equal(a[i], b)
     with pytest.raises(UserError, match="grid_size"):
         open_pool({**about, "env_args": {"grid_size": 6}, "pool": str(tmp_path)})

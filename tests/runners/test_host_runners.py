@@ -1,4 +1,4 @@
-"""Worlds in Python: the same games as compiled ones, and workers that are killed in the middle of them."""
+"""Environments in Python: the same episodes as compiled ones, and worker processes that are killed while they play."""
 
 import os
 import signal
@@ -10,14 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from omg.build import build
 from omg.cli import main
 from omg.components.episode_buffer import make_scheme
 from omg.controllers import BasicMAC
 from omg.envs import make, to_smac
 from omg.envs.smac_interface import SMACInterface
-from omg.parts import build
 from omg.runners import REGISTRY, HostRunner, VectorRunner
-from omg.runners.workers import Recipe, RemoteWorld, WorldLost
+from omg.runners.workers import EnvLost, Recipe, RemoteEnv
 from omg.utils import checkpoints
 from omg.utils.settings import UserError
 from tests.helpers import configuration
@@ -26,20 +26,20 @@ MAP = {"map_name": "3m", "episode_limit": 25}
 
 
 @pytest.fixture(scope="module")
-def soldiers():
-    world = make("battle", **MAP)
-    mac = BasicMAC(world.spec, {"rnn_hidden_dim": 16})
-    return world, mac, mac.init_agent(jax.random.key(1))
+def marines():
+    env = make("battle", **MAP)
+    mac = BasicMAC(env.spec, {"rnn_hidden_dim": 16})
+    return env, mac, mac.init_params(jax.random.key(1))
 
 
-def host(name: str, world, mac, worlds: int, timeout: float = 60.0) -> HostRunner:
-    return REGISTRY[name](world, mac, *make_scheme(world.spec), worlds, Recipe("battle", MAP, 1), timeout)
+def host(name: str, env, mac, envs: int, timeout: float = 60.0) -> HostRunner:
+    return REGISTRY[name](env, mac, *make_scheme(env.spec), envs, Recipe("battle", MAP, 1), timeout)
 
 
 @pytest.fixture(scope="module")
-def compiled(soldiers):
-    world, mac, agent = soldiers
-    runner = VectorRunner(world, mac, *make_scheme(world.spec), 2)
+def compiled(marines):
+    env, mac, agent = marines
+    runner = VectorRunner(env, mac, *make_scheme(env.spec), 2)
     return jax.jit(lambda key: runner.run(agent, jnp.int32(0), key, True))
 
 
@@ -58,9 +58,9 @@ def same(batch, stats, other, others) -> None:
         np.testing.assert_array_equal(value, others.info[name], err_msg=name)
 
 
-def test_parallel_worlds_play_the_games_of_the_compiled_runner(soldiers, compiled):
-    world, mac, agent = soldiers
-    runner = host("parallel", world, mac, 2)
+def test_parallel_environments_play_the_episodes_of_the_compiled_runner(marines, compiled):
+    env, mac, agent = marines
+    runner = host("parallel", env, mac, 2)
     try:
         for seed in range(3):
             same(*compiled(jax.random.key(seed)), *runner.run(agent, jnp.int32(0), jax.random.key(seed), True))
@@ -69,39 +69,39 @@ def test_parallel_worlds_play_the_games_of_the_compiled_runner(soldiers, compile
         runner.close()
 
 
-def test_one_world_in_python_plays_them_too(soldiers):
-    world, mac, agent = soldiers
-    runner = host("episode", world, mac, 1)
-    alone = VectorRunner(world, mac, *make_scheme(world.spec), 1)
+def test_one_environment_in_python_plays_them_too(marines):
+    env, mac, agent = marines
+    runner = host("episode", env, mac, 1)
+    alone = VectorRunner(env, mac, *make_scheme(env.spec), 1)
     play = jax.jit(lambda key: alone.run(agent, jnp.int32(0), key, True))
     for seed in range(3):
         same(*play(jax.random.key(seed)), *runner.run(agent, jnp.int32(0), jax.random.key(seed), True))
 
 
-def test_one_world_means_one(soldiers):
-    world, mac, _ = soldiers
+def test_runner_episode_takes_one_environment(marines):
+    env, mac, _ = marines
     with pytest.raises(UserError, match="batch_size_run=1"):
-        host("episode", world, mac, 2)
+        host("episode", env, mac, 2)
 
 
-def test_smacs_interface():
-    world = to_smac("battle", 3, map_name="3m")
-    info = world.get_env_info()
+def test_to_smac_has_smacs_methods_and_shapes():
+    env = to_smac("battle", 3, map_name="3m")
+    info = env.get_env_info()
     assert info == {"state_shape": 48, "obs_shape": 30, "n_actions": 9, "n_agents": 3, "episode_limit": 60}
-    obs, state = world.reset()
+    obs, state = env.reset()
     assert [o.shape for o in obs] == [(30,)] * 3
     assert state.shape == (48,)
     over, total, steps = False, 0.0, 0
     while not over:
-        actions = [max(a for a, ok in enumerate(world.get_avail_agent_actions(i)) if ok) for i in range(3)]
-        reward, over, extra = world.step(actions)
+        actions = [max(a for a, ok in enumerate(env.get_avail_agent_actions(i)) if ok) for i in range(3)]
+        reward, over, extra = env.step(actions)
         total, steps = total + reward, steps + 1
     assert extra["battle_won"] in (0.0, 1.0)
     assert 0 <= total <= 20.001
     assert steps <= 60
-    first = world.reset()[1]
-    world.seed(3)
-    np.testing.assert_array_equal(world.reset()[1], state)
+    first = env.reset()[1]
+    env.seed(3)
+    np.testing.assert_array_equal(env.reset()[1], state)
     assert not np.array_equal(first, state)
 
 
@@ -110,36 +110,36 @@ def killer(runner: HostRunner, times: int, done: threading.Event) -> int:
     rng = np.random.default_rng(0)
     while killed < times and not done.is_set():
         time.sleep(0.4)
-        process = runner.worlds[int(rng.integers(len(runner.worlds)))].process
+        process = runner.envs[int(rng.integers(len(runner.envs)))].process
         if process.is_alive():
             os.kill(process.pid, signal.SIGKILL)
             killed += 1
     return killed
 
 
-def test_workers_killed_in_the_middle_of_games(soldiers):
-    """Again and again: every batch is whole all the same, and steps are those of the games in it."""
+def test_workers_killed_while_they_play_lose_no_complete_episode(marines):
+    """Every batch is complete all the same, and the steps counted are those of its episodes."""
     config = configuration(
         "iql", "battle", runner="parallel", batch_size_run=2, batch_size=4, buffer_size=16, rnn_hidden_dim=16,
         t_max=500, test_nepisode=2, length_buckets=1, env_args__map_name="3m", env_args__episode_limit=25,
     )  # fmt: skip
-    parts = build(config)
-    runner = parts.loop.runner
+    experiment = build(config)
+    runner = experiment.loop.runner
     done = threading.Event()
     thread = threading.Thread(target=killer, args=(runner, 4, done))
     try:
-        state, episode, steps = parts.loop.init(), 0, 0
-        parts.loop.run(parts.loop.init(), 0, 1)
+        state, episode, steps = experiment.loop.init(), 0, 0
+        experiment.loop.run(experiment.loop.init(), 0, 1)
         thread.start()
         while thread.is_alive() or episode < 12:
-            state, totals = parts.loop.run(state, episode, 1)
-            episode += parts.loop.collected
+            state, totals = experiment.loop.run(state, episode, 1)
+            episode += experiment.loop.collected
             steps += int(totals.steps)
         assert runner.dropped >= 3
         assert int(state.t_env) == steps
         kept = min(episode, 16)
         filled, ended = np.asarray(state.replay["filled"])[:kept], np.asarray(state.replay["terminated"])[:kept]
-        assert filled[:, 0].all(), "every episode in the buffer has been played"
+        assert filled[:, 0].all(), "every episode in the buffer has steps"
         lengths = filled.sum(1)
         assert (filled == (np.arange(filled.shape[1]) < lengths[:, None])).all(), "without a gap"
         last = ended[np.arange(kept), lengths - 1]
@@ -153,23 +153,23 @@ def test_workers_killed_in_the_middle_of_games(soldiers):
         runner.close()
 
 
-def test_a_world_that_always_fails_ends_the_run_with_the_reason(soldiers):
-    world, mac, agent = soldiers
-    runner = REGISTRY["parallel"](world, mac, *make_scheme(world.spec), 1, Recipe("sc2", {}, 1), 60.0)
-    with pytest.raises(UserError, match=r"every world keeps failing.*StarCraft"):
+def test_an_environment_that_always_fails_ends_the_run_with_the_reason(marines):
+    env, mac, agent = marines
+    runner = REGISTRY["parallel"](env, mac, *make_scheme(env.spec), 1, Recipe("sc2", {}, 1), 60.0)
+    with pytest.raises(UserError, match=r"all environments keep failing.*StarCraft"):
         runner.run(agent, jnp.int32(0), jax.random.key(0), True)
 
 
-def test_what_was_learned_is_saved_before_the_run_gives_up(tmp_path, monkeypatch, capsys):
-    """A world that plays some games and then fails for good."""
+def test_the_model_is_saved_before_a_run_ends_because_its_environments_fail(tmp_path, monkeypatch, capsys):
+    """An environment that plays some episodes and then always fails."""
     steps, play = 0, SMACInterface.step
 
-    def failing(world, actions):
+    def failing(env, actions):
         nonlocal steps
         steps += 1
         if steps > 150:
             raise ConnectionError("the game is gone")
-        return play(world, actions)
+        return play(env, actions)
 
     monkeypatch.setattr(SMACInterface, "step", failing)
     words = [
@@ -186,28 +186,28 @@ def test_what_was_learned_is_saved_before_the_run_gives_up(tmp_path, monkeypatch
     assert checkpoints.find_model(tmp_path / "r").t_env > 0
 
 
-def test_a_world_that_hangs_is_given_up():
-    world = RemoteWorld(Recipe("battle", MAP, 1), timeout=0.01)
-    world.ask(None)
-    with pytest.raises(WorldLost, match="no answer"):
-        world.hear()
-    world.close()
+def test_an_environment_without_an_answer_is_lost_after_the_timeout():
+    env = RemoteEnv(Recipe("battle", MAP, 1), timeout=0.01)
+    env.ask(None)
+    with pytest.raises(EnvLost, match="no answer"):
+        env.hear()
+    env.close()
 
 
 BAD = {
     "seeds": ({"runner": "parallel", "seeds": 2}, "one seed at a time"),
-    "among others": ({"runner": "episode", "pool": "x"}, "compiled worlds only"),
+    "among others": ({"runner": "episode", "pool": "x"}, "needs a compiled environment"),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_what_host_runners_do_not_do(case):
+def test_what_host_runners_cannot_do_is_refused(case):
     updates, says = BAD[case]
     with pytest.raises(UserError, match=says):
         build(configuration("iql", "battle", **updates))
 
 
 @pytest.mark.parametrize("name", ["sc2", "sc2_beta"])
-def test_without_starcraft_there_is_a_sentence(name):
+def test_a_missing_starcraft_is_named(name):
     with pytest.raises(UserError, match="SC2PATH"):
         build(configuration("qmix", name))

@@ -1,9 +1,8 @@
-"""Teams by name."""
+"""Teams by name: which algorithm takes which seats, and which one is trained."""
 
 import pytest
 
 from omg.config import Command, available, load
-from omg.parts import known_keys
 from omg.utils.settings import UserError
 from omg.utils.teams import Group, check_seats, parse_team, trained_group
 
@@ -20,7 +19,7 @@ ALGORITHMS = ["iql", "iql_omg", "qmix", "d3qn", "d3qn_am", "vdn"]
         ("2rules1iql", [(2, "rules"), (1, "iql")]),
     ],
 )
-def test_a_team_is_read_as_it_is_written(name, groups):
+def test_a_teams_name_is_parsed_into_groups_of_seats(name, groups):
     assert parse_team(name, ALGORITHMS) == [Group(*g) for g in groups]
 
 
@@ -33,19 +32,19 @@ def test_a_team_is_read_as_it_is_written(name, groups):
         ("0iql1vdn", "0 seats for iql"),
     ],
 )
-def test_a_bad_team_gets_a_sentence(name, says):
+def test_a_name_that_is_no_team_is_refused_with_the_reason(name, says):
     with pytest.raises(UserError, match="(?s).*" + says.replace("?", r"\?").replace(".", r"\.")):
         parse_team(name, ALGORITHMS)
 
 
-def test_counts_must_add_up_to_the_worlds_agents():
+def test_counts_must_add_up_to_the_environments_agents():
     groups = parse_team("4iql1iql_omg", ALGORITHMS)
     check_seats(groups, 5, "4iql1iql_omg", "foraging")
     with pytest.raises(UserError, match=r"4 \+ 1 = 5 agents, but foraging has 2"):
         check_seats(groups, 2, "4iql1iql_omg", "foraging")
 
 
-def test_the_last_group_learns_unless_another_is_named():
+def test_the_last_group_is_trained_unless_another_is_named():
     groups = parse_team("1iql1qmix1iql", ALGORITHMS)
     assert trained_group(groups, None, "x") == 2
     assert trained_group(groups, "iql", "x") == 2
@@ -54,12 +53,12 @@ def test_the_last_group_learns_unless_another_is_named():
         trained_group(groups, "vdn", "x")
 
 
-def test_the_trained_algorithms_settings_are_the_runs():
+def test_a_team_run_has_the_settings_of_the_trained_algorithm():
     command = Command(config="1vdn1iql_omg", env_config="foraging", updates=[("multi_algs", True)])
-    config = load(command, known_keys())
+    config = load(command)
     assert (config["name"], config["train_alg"], config["am_model"]) == ("1vdn1iql_omg", "iql_omg", "omg_am")
     with pytest.raises(UserError, match="--multi_algs"):
-        load(Command(config="1vdn1iql_omg", env_config="foraging"), known_keys())
+        load(Command(config="1vdn1iql_omg", env_config="foraging"))
     with pytest.raises(UserError, match="cannot be trained"):
-        load(Command(config="1iql1any", env_config="foraging", updates=[("multi_algs", True)]), known_keys())
+        load(Command(config="1iql1any", env_config="foraging", updates=[("multi_algs", True)]))
     assert "iql_omg" in available("algs")

@@ -1,5 +1,5 @@
-"""SMAC's maps as a compiled world (`world.py`), from tables of maps and units (`maps.py`)."""
+"""SMAC's maps as a compiled environment (`env.py`), built from tables of maps and units (`maps.py`)."""
 
-from omg.envs.battle.world import Battle, BattleSettings
+from omg.envs.battle.env import Battle, BattleSettings
 
 __all__ = ["Battle", "BattleSettings"]

@@ -1,4 +1,4 @@
-"""Maps and units as data: YAML in, checked, out as one table of numbers per unit."""
+"""Maps and units: reads and checks the YAML files, and builds tables of the units of both sides."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from omg.utils.settings import UserError, choose, fill_exactly
 
 LOOPS_PER_SECOND = 22.4
 SIZE = 32.0
-"""A map's width and height in cells."""
-MOST = 100
-"""Units of a side."""
+"""Width and height of a map in cells."""
+MAX_UNITS = 100
+"""The largest number of units of a side."""
 
 
 @dataclass(frozen=True)
 class UnitType:
-    """Seconds are those of the game's speed 'faster'; distances are cells; `size` is a diameter."""
+    """A type of unit. Times are in seconds at the game speed 'faster', distances in cells; `size` is a diameter."""
 
     hp: float
     size: float
@@ -53,12 +53,13 @@ class UnitType:
 
     @property
     def crosses_cliffs(self) -> bool:
+        """Whether the unit can stand between rooms: units that fly, and colossi."""
         return self.plane == "air" or self.targeter == "laser_beam"
 
 
 @dataclass(frozen=True)
 class Side:
-    """One side's units, each a row: what they are and where they start."""
+    """The units of one side: type, name and initial position of each."""
 
     types: tuple[UnitType, ...]
     names: tuple[str, ...]
@@ -68,10 +69,11 @@ class Side:
         return len(self.types)
 
     def column(self, name: str) -> np.ndarray:
-        """One figure of every unit."""
+        """One property of every unit."""
         return np.array([getattr(unit, name) for unit in self.types], np.float32)
 
     def flag(self, **wanted: Any) -> np.ndarray:
+        """Which units have all of these properties."""
         return np.array([all(getattr(unit, k) == v for k, v in wanted.items()) for unit in self.types])
 
     @property
@@ -87,7 +89,7 @@ class BattleMap:
     episode_limit: int
     rooms: np.ndarray
     type_names: tuple[str, ...]
-    """Unit types that observations tell apart: none where each side has only one."""
+    """The unit types that observations encode; empty if each side has only one type."""
 
     @property
     def n_actions(self) -> int:
@@ -108,7 +110,7 @@ def map_names() -> list[str]:
 
 
 def load_map(name: str, map_file: str | None = None) -> BattleMap:
-    """A map that comes with the package, or of a file of the user's with `maps` and, if it has new ones, `units`."""
+    """A map of the package, or of a YAML file with `maps` and optionally `units`."""
     maps, units = _shipped("maps.yaml"), _shipped("units.yaml")
     if map_file is not None:
         extra = _read(Path(map_file))
@@ -116,21 +118,21 @@ def load_map(name: str, map_file: str | None = None) -> BattleMap:
     entry = choose(maps, name, "map_name")
     missing = [key for key in ("allies", "enemies", "episode_limit", "start") if key not in (entry or {})]
     if missing:
-        raise UserError(f"map {name} does not say its {missing[0]}.")
+        raise UserError(f"map {name} lacks the key {missing[0]}.")
     unknown = sorted(set(entry) - {"allies", "enemies", "episode_limit", "start", "rooms"})
     if unknown:
         raise UserError(
-            f"map {name} has a key {unknown[0]!r}; it can have allies, enemies, episode_limit, start, rooms."
+            f"map {name} has an unknown key {unknown[0]!r}; the keys are allies, enemies, episode_limit, start, rooms."
         )
     sides = {side: _side(name, entry, side, units) for side in ("ally", "enemy")}
     mixed = any(len(set(side.names)) > 1 for side in sides.values())
     types = tuple(dict.fromkeys(sides["ally"].names + sides["enemy"].names)) if mixed else ()
     rooms = np.array(entry.get("rooms") or [], np.float32).reshape(-1, 4)
-    if max(len(side) for side in sides.values()) > MOST:
-        raise UserError(f"map {name}: a side has more than {MOST} units.")
+    if max(len(side) for side in sides.values()) > MAX_UNITS:
+        raise UserError(f"map {name}: a side has more than {MAX_UNITS} units.")
     limit = entry["episode_limit"]
     if not isinstance(limit, int) or limit < 1:
-        raise UserError(f"map {name}: episode_limit is {limit}; it must be 1 or more.")
+        raise UserError(f"map {name}: episode_limit is {limit}; it must be an integer of 1 or more.")
     return BattleMap(name, sides["ally"], sides["enemy"], limit, rooms, types)
 
 
@@ -142,18 +144,18 @@ def _read(path: Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         raise UserError(f"{path} is not YAML: {error}".replace("\n", " ")) from error
     if not isinstance(content, dict) or not set(content) <= {"maps", "units"}:
-        raise UserError(f"{path} must have the keys maps and units (or one of them).")
+        raise UserError(f"{path} must have the keys maps and units, or one of them.")
     return content
 
 
 def _side(map_name: str, entry: Mapping[str, Any], side: Literal["ally", "enemy"], units: Mapping[str, Any]) -> Side:
-    """Units in the order of `allies` or `enemies`; where each stands follows from the start groups."""
+    """The units of a side in the order of `allies` or `enemies`, placed according to the start groups."""
     counts = entry["allies" if side == "ally" else "enemies"]
     places: dict[str, list[np.ndarray]] = {name: [] for name in counts}
     types = {name: _unit(name, units) for name in counts}
     centre = {
-        who: np.mean([group["at"] for group in entry["start"] if (group["side"] == side) == (who == "own")], 0)
-        for who in ("own", "other")
+        which: np.mean([group["at"] for group in entry["start"] if (group["side"] == side) == (which == "own")], 0)
+        for which in ("own", "other")
     }
     for group in entry["start"]:
         if group["side"] != side:
@@ -167,7 +169,7 @@ def _side(map_name: str, entry: Mapping[str, Any], side: Literal["ally", "enemy"
     for name, n in counts.items():
         if len(places[name]) != n:
             raise UserError(
-                f"map {map_name}: {n} {name} on the {side} side, and {len(places[name])} in its start groups."
+                f"map {map_name}: the {side} side has {n} {name}, but its start groups have {len(places[name])}."
             )
     names = tuple(name for name, n in counts.items() for _ in range(n))
     start = np.concatenate([np.stack(places[name]) for name, n in counts.items() if n])
@@ -181,12 +183,12 @@ def _unit(name: str, units: Mapping[str, Any]) -> UnitType:
             entry[key] = tuple(entry[key])
     missing = sorted({"hp", "size", "speed"} - set(entry))
     if missing:
-        raise UserError(f"unit {name} does not say its {missing[0]}.")
+        raise UserError(f"unit {name} lacks the key {missing[0]}.")
     return fill_exactly(UnitType, entry, f"unit {name}: ")
 
 
 def rows(at: np.ndarray, sizes: list[float], towards: np.ndarray) -> np.ndarray:
-    """Ranks around a point, twice as wide as deep, rims half a size apart, the first one towards the other side."""
+    """Positions of units in ranks around a point: twice as wide as deep, with gaps of half a unit, facing `towards`."""
     n, step = len(sizes), 1.5 * max(sizes)
     wide = int(np.ceil(np.sqrt(2 * n)))
     rank, file = np.divmod(np.arange(n), wide)

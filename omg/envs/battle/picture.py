@@ -1,4 +1,4 @@
-"""A moment of a battle: units as discs with rings of health and shield, and a line for every order to shoot or heal."""
+"""Draws a battle: units as discs filled by health, with a ring for the shield, and a line for every attack or heal."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ FIRST_TARGET = 6
 
 
 def draw(battle_map: BattleMap, fight: Any, last_actions: Any) -> Image.Image:
+    """The picture of one time step. `last_actions` are the agents' actions in the last step."""
     side = int(SIZE * CELL)
     picture = Image.new("RGB", (side, side), CLIFF if len(battle_map.rooms) else GROUND)
     pen = ImageDraw.Draw(picture)
@@ -40,7 +41,7 @@ def draw(battle_map: BattleMap, fight: Any, last_actions: Any) -> Image.Image:
         colour = ALLY if i < n else ENEMY
         pale = tuple((c + 2 * 255) // 3 for c in colour)
         pen.ellipse(box, fill=pale, outline=colour)
-        # What is left of it fills the disc from the bottom.
+        # The disc is filled from the bottom in proportion to health.
         pen.chord(box, 90 - 180 * health[i] / unit.hp, 90 + 180 * health[i] / unit.hp, fill=colour)
         if unit.shield and shield[i] > 0:
             rim = [box[0] - 2, box[1] - 2, box[2] + 2, box[3] + 2]

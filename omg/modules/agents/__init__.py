@@ -1,4 +1,4 @@
-"""Policies by name (`policy_model`)."""
+"""Policy networks by name (`policy_model`)."""
 
 from typing import Any
 

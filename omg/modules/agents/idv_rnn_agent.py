@@ -1,4 +1,4 @@
-"""The individual recurrent agent: every seat has a network of its own, all evaluated together."""
+"""The individual recurrent agent: one network per seat, all evaluated as one batched program."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class IDVRNNAgent(eqx.Module):
         hidden: Float[Array, "batch agent hidden"],
         seats: Int[Array, " agent"] | None = None,
     ):
-        """`seats` says which agents these are, where it is not all of them in order."""
+        """One time step. `seats` are the seats of the agent axis; None: all of them in order."""
         networks = self.seats if seats is None else jax.tree.map(lambda x: x[seats], self.seats)
         each = jax.vmap(RNNAgent.step, in_axes=(0, 1, 1), out_axes=1)
         return each(networks, inputs, hidden)

@@ -1,4 +1,4 @@
-"""The recurrent agent: one network shared by all seats. Fully connected → GRU → one output per action."""
+"""The recurrent agent: one network shared by all seats. Fully connected → GRU or LSTM → one output per action."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from omg.components.gru import GRU
-from omg.components.linear import Linear
-from omg.components.lstm import LSTM
+from omg.components.layers import GRU, LSTM, Linear
+from omg.utils.settings import setting
 
 
 @dataclass(frozen=True)
 class AgentSettings:
-    rnn_hidden_dim: int = 64
-    rnn_cell: Literal["gru", "lstm"] = "gru"
+    rnn_hidden_dim: int = setting(64, "units of the recurrent layer", above=0)
+    rnn_cell: Literal["gru", "lstm"] = setting("gru", "recurrent cell: gru or lstm")
 
 
 class DuellingHead(eqx.Module):
-    """Q = V + A - mean A: the value of being here apart from what each action adds."""
+    """Q = V + A - mean A: a state value and an advantage per action."""
 
     value: Linear
     advantage: Linear
@@ -38,7 +37,7 @@ class DuellingHead(eqx.Module):
 
 
 class RNNAgent(eqx.Module):
-    """All seats share these weights: rows of the batch and seats are one axis to it."""
+    """One network for all seats: batch rows and seats form one axis."""
 
     Settings = AgentSettings
 
@@ -62,11 +61,11 @@ class RNNAgent(eqx.Module):
 
     def step(
         self,
-        inputs: Float[Array, "batch agent input"],
-        hidden: Float[Array, "batch agent hidden"],
+        inputs: Float[Array, "*rows input"],
+        hidden: Float[Array, "*rows hidden"],
         seats: Int[Array, " agent"] | None = None,
-    ) -> tuple[Float[Array, "batch agent action"], Float[Array, "batch agent hidden"]]:
-        """`seats` says which agents these are; to shared weights they are all one."""
+    ) -> tuple[Float[Array, "*rows action"], Float[Array, "*rows hidden"]]:
+        """One time step. `seats` is ignored: all seats share the weights."""
         hidden = self.rnn.step(jax.nn.relu(self.fc1(inputs)), hidden)
         return self.fc2(self.rnn.output(hidden)), hidden
 
@@ -86,15 +85,15 @@ class RNNAgent(eqx.Module):
         hidden: Float[Array, "time batch agent hidden"],
         horizon: int,
     ) -> Float[Array, "ahead time batch agent action"]:
-        """One step from `hidden` at every moment t, told each of the latents of t+1 … t+H instead of what it was told.
+        """One step from `hidden` at every time step t, conditioned on each of the latents of t+1 … t+H in turn.
 
-        What does not depend on the latent is computed once per moment, and each latent goes through its own columns of
-        the input product once, however many moments it is a candidate of.
+        The first layer is linear, so its products with `own` and with the latents are computed once per time step and
+        added for every pair.
         """
         split, steps = own.shape[-1], own.shape[0]
         shared = own @ self.fc1.weight[:split] + self.fc1.bias
-        told = jnp.pad((latents @ self.fc1.weight[split:])[1:], ((0, horizon - 1), (0, 0), (0, 0), (0, 0)))
-        ahead = jnp.stack([told[j : j + steps] for j in range(horizon)])
+        by_latent = jnp.pad((latents @ self.fc1.weight[split:])[1:], ((0, horizon - 1), (0, 0), (0, 0), (0, 0)))
+        ahead = jnp.stack([by_latent[j : j + steps] for j in range(horizon)])
         x = jax.nn.relu(shared + ahead)
         if isinstance(self.rnn, LSTM):
             hidden = jnp.broadcast_to(hidden, (horizon, *hidden.shape))
@@ -102,7 +101,7 @@ class RNNAgent(eqx.Module):
 
 
 class DuellingRNNAgent(RNNAgent):
-    """The same with a duelling head (`d3qn`: duelling, double, deep Q-learning)."""
+    """The recurrent agent with a duelling head (`d3qn`)."""
 
     @staticmethod
     def make_head(hidden: int, n_actions: int, key: Array) -> Linear | DuellingHead:

@@ -1,82 +1,97 @@
-"""What an agent model is: two verbs. `infer` while acting (one step, recurrent), `loss` while learning.
+"""The interface of agent models: `infer` while acting (one recurrent step), `loss` while learning (whole episodes).
 
-An agent model holds settings and shapes; its networks are passed in, a dictionary by the names they are saved under.
+An agent model holds settings and shapes. Its networks are passed in: a dictionary, keyed by the names of their files.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from omg.components.focal_batch import FocalBatch
+from omg.components.episode_buffer import FocalBatch
 from omg.envs.multiagentenv import Spec
 
 Params = dict[str, Any]
 
 
 class Seen(NamedTuple):
-    """What an agent model may look at: the focal agent's own input, and the situation s (see `obs_is_state`)."""
+    """The inputs of an agent model: the focal agent's own input, and s_t (its observation, or the global state)."""
 
     own: Float[Array, "*rows input"]
     s: Float[Array, "*rows s"]
 
 
 class Inferred(NamedTuple):
-    """Along whole episodes: what the policy sees, the distribution it came from, and what the losses need besides."""
+    """The result of inference along whole episodes."""
 
-    embedding: Float[Array, "time batch slot embedding"]
-    log_var: Float[Array, "time batch slot embedding"] | None = None
+    embedding: Float[Array, "time batch seat embedding"]
+    """The policy's extra input."""
+    log_var: Float[Array, "time batch seat embedding"] | None = None
     rest: Any = None
+    """Further outputs that the model's own loss needs."""
+
+
+class Conditioning(NamedTuple):
+    """The policy's extra input while learning, and the subgoals chosen in hindsight, for models that have them."""
+
+    embedding: Float[Array, "time batch seat embedding"]
+    chosen: Any = None
+
+
+class Judge(NamedTuple):
+    """The network that values candidate subgoals: a Q-network, or a critic (then `avail_actions` is None)."""
+
+    network: Any
+    hidden: Float[Array, "time batch seat hidden"]
+    """Its recurrent state before each time step."""
+    avail_actions: Array | None
 
 
 class AgentModel:
-    """Subclasses say what their networks are, how they infer, and what they learn from."""
+    """Subclasses define their networks (`init`), inference (`infer`, `infer_all`) and `loss`."""
 
-    names: tuple[str, ...] = ()
+    Settings: Any = None
+    needs: ClassVar[tuple[str, ...]] = ()
+    """Pre-trained artifacts that the model is built with, by name: ("vae",)."""
+    obs_is_state = False
+    """Whether s_t is the global state; otherwise it is the focal agent's own observation."""
     output_size = 0
     hidden_size = 0
-    needs_vae = False
 
     def __init__(self, spec: Spec, own_size: int, config: Mapping[str, Any]):
         self.spec = spec
         self.own_size = own_size
 
+    @property
+    def prior_size(self) -> int:
+        """Size of the vector carried from one episode to the next with the same partners; 0: nothing is carried."""
+        return 0
+
     def init(self, key: Array) -> Params:
         return {}
 
     def init_memory(self, params: Params, prior: Float[Array, "*rows prior"]) -> Float[Array, "*rows hidden"]:
-        """Before the first step; `prior` is what an earlier episode with the same others left (or nothing)."""
+        """The memory before the first step. `prior` is the vector carried over from the previous episode."""
         return jnp.zeros((*prior.shape[:-1], self.hidden_size))
 
     def infer(
         self, params: Params, seen: Seen, memory: Float[Array, "*rows hidden"]
     ) -> tuple[Float[Array, "*rows embedding"], Float[Array, "*rows hidden"]]:
-        raise NotImplementedError(f"{type(self).__name__} does not say how it infers")
+        raise NotImplementedError(f"{type(self).__name__} must define infer")
 
-    def infer_all(self, params: Params, seen: Seen, memory: Float[Array, "batch slot hidden"]) -> Inferred:
-        """The same along whole episodes (`[time, batch, slot, …]`), as one unroll."""
-        raise NotImplementedError(f"{type(self).__name__} does not say how it infers along an episode")
+    def infer_all(self, params: Params, seen: Seen, memory: Float[Array, "batch seat hidden"]) -> Inferred:
+        """Inference along whole episodes (`[time, batch, seat, …]`), as one unroll."""
+        raise NotImplementedError(f"{type(self).__name__} must define infer_all")
 
     def loss(
         self, params: Params, seen: Seen, batch: FocalBatch, inferred: Inferred, chosen: Any, key: Array
     ) -> tuple[Float[Array, ""], dict[str, Array]]:
-        """What the model itself minimises. `chosen` is what hindsight chose, for models that want it."""
-        raise NotImplementedError(f"{type(self).__name__} does not say what it learns from")
+        """The model's own loss. `chosen` are the subgoals chosen in hindsight, for models that use them."""
+        raise NotImplementedError(f"{type(self).__name__} must define loss")
 
     def predicted_actions(self, params: Params, inferred: Inferred) -> Array | None:
-        """Chances of each other agent's action, `[time, batch, slot, other, action]`, where the model has them."""
+        """Action probabilities of the other agents, `[time, batch, seat, other, action]`, if the model has them."""
         return None
-
-
-def unroll_rows(rnn: Any, x: Float[Array, "time batch slot input"], memory: Float[Array, "batch slot hidden"]) -> Array:
-    """A GRU along time over every batch row and slot at once."""
-    time, batch, slot, _ = x.shape
-    hidden = rnn.unroll(x.reshape(time, batch * slot, -1), memory.reshape(batch * slot, -1))
-    return hidden.reshape(time, batch, slot, -1)
-
-
-def time_first(x: Array) -> Array:
-    return jnp.swapaxes(x, 0, 1)

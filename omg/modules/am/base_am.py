@@ -1,4 +1,4 @@
-"""The naive agent model: from the focal agent's own history, the chances of what each other agent does next."""
+"""The naive agent model: predicts each other agent's next action from the focal agent's own history."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from omg.components.gru import GRU
-from omg.components.linear import Linear
+from omg.components.episode_buffer import FocalBatch, masked_mean, pick, time_first
+from omg.components.layers import GRU, Linear, unroll_rows
 from omg.envs.multiagentenv import Spec
-from omg.modules.am.base import AgentModel, Inferred, time_first, unroll_rows
-from omg.utils.rl_utils import masked_mean
-from omg.utils.settings import fill
+from omg.modules.am.base import AgentModel, Inferred
+from omg.utils.settings import fill, setting
 
 
 @dataclass(frozen=True)
 class BaseAMSettings:
-    am_hidden_dim: int = 64
-    am_loss_coef: float = 1.0
+    am_hidden_dim: int = setting(64, "units of the agent model's memory", above=0)
+    am_loss_coef: float = setting(1.0, "weight of the agent model's own loss", low=0)
 
 
 class ActionPredictor(eqx.Module):
@@ -41,7 +40,6 @@ class ActionPredictor(eqx.Module):
 
 class BaseAM(AgentModel):
     Settings = BaseAMSettings
-    names = ("base_am",)
 
     def __init__(self, spec: Spec, own_size: int, config: Mapping[str, Any]):
         super().__init__(spec, own_size, config)
@@ -55,16 +53,16 @@ class BaseAM(AgentModel):
     def infer(self, params, seen, memory):
         net = params["base_am"]
         memory = net.rnn.step(jax.nn.relu(net.fc1(seen.own)), memory)
-        return self._chances(self._split(net.fc2(memory))), memory
+        return self._probabilities(self._split(net.fc2(memory))), memory
 
     def infer_all(self, params, seen, memory):
         net = params["base_am"]
         hidden = unroll_rows(net.rnn, jax.nn.relu(net.fc1(seen.own)), memory)
         logits = self._split(net.fc2(hidden))
-        return Inferred(self._chances(logits), rest=logits)
+        return Inferred(self._probabilities(logits), rest=logits)
 
     def loss(self, params, seen, batch, inferred, chosen, key):
-        """Cross-entropy of what the others did at the same moment."""
+        """Cross-entropy of the others' actions at the same time step."""
         loss, accuracy = action_loss(inferred.rest, batch)
         return self.settings.am_loss_coef * loss, {"am_loss": loss, "action_accuracy": accuracy}
 
@@ -74,15 +72,14 @@ class BaseAM(AgentModel):
     def _split(self, flat: Float[Array, "*rows flat"]) -> Float[Array, "*rows other action"]:
         return flat.reshape(*flat.shape[:-1], self.spec.n_agents - 1, self.spec.n_actions)
 
-    def _chances(self, logits: Array) -> Array:
+    def _probabilities(self, logits: Array) -> Array:
         return jax.nn.softmax(logits, -1).reshape(*logits.shape[:-2], -1)
 
 
-def action_loss(logits: Float[Array, "time batch slot other action"], batch: Any) -> tuple[Array, Array]:
-    """Cross-entropy of the others' actions, and how often the likeliest one was right."""
+def action_loss(logits: Float[Array, "time batch seat other action"], batch: FocalBatch) -> tuple[Array, Array]:
+    """Cross-entropy of the others' actions, and the accuracy of the most likely action."""
     actions = time_first(batch.others_actions)[:-1]
     mask = (time_first(batch.filled)[:-1, ..., None]) * time_first(batch.others_alive)[:-1]
-    log_chances = jax.nn.log_softmax(logits[:-1], -1)
-    of_taken = (log_chances * jax.nn.one_hot(actions, logits.shape[-1])).sum(-1)
+    of_taken = pick(jax.nn.log_softmax(logits[:-1], -1), actions)
     right = logits[:-1].argmax(-1) == actions
     return masked_mean(-of_taken, mask), masked_mean(right.astype(jnp.float32), mask)

@@ -1,4 +1,4 @@
-"""LIAM (Papoudakis et al., 2021): an embedding of the own history from which the others' side can be reconstructed."""
+"""LIAM (Papoudakis et al., 2021): an embedding of the own history that reconstructs the others' obs and actions."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ import equinox as eqx
 import jax
 from jaxtyping import Array
 
-from omg.components.gru import GRU
-from omg.components.linear import MLP, Linear
+from omg.components.episode_buffer import masked_mean, time_first
+from omg.components.layers import GRU, MLP, Linear, unroll_rows
 from omg.envs.multiagentenv import Spec
-from omg.modules.am.base import AgentModel, Inferred, time_first, unroll_rows
+from omg.modules.am.base import AgentModel, Inferred
 from omg.modules.am.base_am import action_loss
-from omg.utils.rl_utils import masked_mean
-from omg.utils.settings import fill
+from omg.utils.settings import fill, setting
 
 
 @dataclass(frozen=True)
 class LIAMSettings:
-    am_hidden_dim: int = 64
-    am_loss_coef: float = 1.0
-    liam_embed_dim: int = 32
+    am_hidden_dim: int = setting(64, "units of the agent model's memory", above=0)
+    am_loss_coef: float = setting(1.0, "weight of the agent model's own loss", low=0)
+    liam_embed_dim: int = setting(32, "size of LIAM's embedding", above=0)
 
 
 class LIAMNetwork(eqx.Module):
@@ -44,7 +43,6 @@ class LIAMNetwork(eqx.Module):
 
 class LIAM(AgentModel):
     Settings = LIAMSettings
-    names = ("liam_am",)
 
     def __init__(self, spec: Spec, own_size: int, config: Mapping[str, Any]):
         super().__init__(spec, own_size, config)

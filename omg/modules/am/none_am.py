@@ -1,17 +1,21 @@
-"""No agent model: the policy gets an empty vector."""
+"""No agent model: the policy gets an empty extra input."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import jax.numpy as jnp
 
 from omg.modules.am.base import AgentModel, Inferred
 
 
-class NoneAM(AgentModel):
-    """The interface of an agent model with nothing behind it."""
+@dataclass(frozen=True)
+class NoSettings:
+    """No settings."""
 
-    class Settings:
-        """Nothing to set."""
+
+class NoneAM(AgentModel):
+    Settings = NoSettings
 
     def infer(self, params, seen, memory):
         return jnp.zeros((*seen.own.shape[:-1], 0)), memory

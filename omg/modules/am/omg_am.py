@@ -1,52 +1,68 @@
-"""OMG's agent model: infers the subgoal that the others are after, as the latent of a situation still to come.
+"""OMG's agent model: infers a subgoal of the other agents as a point in the latent space of a pre-trained VAE.
 
-While acting, ĝ_t is the mean of q_φ(· | τ_t, s_t). While learning, q_φ is held to the pre-trained VAE's distribution of
-the state that hindsight chose (`omg/learners/subgoals.py`).
+While acting, ĝ_t is the mean of q_φ(· | τ_t, s_t) (a CVAE). While learning, one of the next H states is chosen in
+hindsight by the policy's own value (`choose_subgoals`), and q_φ is trained towards the VAE's posterior of that state.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Int
 
-from omg.components.gru import GRU
-from omg.components.linear import Linear
+from omg.components.episode_buffer import FocalBatch, masked_mean, time_first
+from omg.components.layers import GRU, Linear, unroll_rows
 from omg.envs.multiagentenv import Spec
-from omg.modules.am.base import AgentModel, Inferred, time_first, unroll_rows
-from omg.modules.vae import CVAE, VAE, Gaussian, kl
-from omg.utils.rl_utils import masked_mean
-from omg.utils.settings import fill
+from omg.modules.am.base import AgentModel, Conditioning, Inferred, Judge, Seen
+from omg.modules.vae import CVAE, VAE, Gaussian, VAESize, kl
+from omg.utils.settings import UserError, fill, setting
+
+SubgoalMode = Literal["optimistic", "conservative", "random", "next", "fixed"]
 
 
 @dataclass(frozen=True)
-class OMGSettings:
-    obs_is_state: bool = False
-    vae_latent_dim: int = 64
-    vae_hidden_dim: int = 128
-    cond_fc_dim: int = 32
-    cond_rnn_dim: int = 96
-    cvae_beta: float = 1.0
-    am_loss_coef: float = 1.0
-    carry_over: bool = False
+class OMGSettings(VAESize):
+    obs_is_state: bool = setting(False, "subgoals are global states; false: the focal agent's own observations")
+    subgoal_mode: SubgoalMode = setting(
+        "optimistic", "hindsight choice: optimistic, conservative, random, next, or fixed (fixed_k steps ahead)"
+    )
+    H: int = setting(5, "horizon: how many steps ahead a subgoal may lie", above=0)
+    fixed_k: int = setting(1, "subgoal_mode fixed: this many steps ahead", above=0)
+    eta_start: float = setting(1.0, "probability of learning on the hindsight subgoal, at the start", low=0, high=1)
+    eta_finish: float = setting(0.0, "the same after the schedule", low=0, high=1)
+    eta_anneal_time: int | None = setting(None, "steps over which it falls; null: 30 % of t_max", low=0)
+    cvae_beta: float = setting(1.0, "weight of the CVAE's KL term", low=0)
+    am_loss_coef: float = setting(1.0, "weight of the agent model's own loss", low=0)
+    cond_fc_dim: int = setting(32, "units of the condition's layer over s_t", above=0)
+    cond_rnn_dim: int = setting(96, "units of the condition's GRU over the history", above=0)
+    carry_over: bool = setting(
+        False, "the mean embedding of an episode initialises the next one with the same partners"
+    )
+    vae_path: str | None = setting(None, "the pre-trained VAE; null: the newest one that fits (omg pretrain)")
+    vae_latent_dim: int = setting(64, "latent size of the VAE", above=0)
+    t_max: int = setting(200_000, "environment steps of the run (for each seat, among others)", above=0)
+
+    def __post_init__(self) -> None:
+        if self.fixed_k > self.H:
+            raise UserError(f"fixed_k is {self.fixed_k}; it lies between 1 and H ({self.H}).")
 
 
 class Chosen(NamedTuple):
-    """What hindsight chose: each step's subgoal, how far ahead it lies, and where there is one."""
+    """The hindsight choice: the subgoal of each time step, its distance in steps, and where one exists."""
 
     subgoal: Gaussian
-    ahead: Float[Array, "time batch slot"]
-    there: Float[Array, "time batch slot"]
+    ahead: Float[Array, "time batch seat"]
+    exists: Float[Array, "time batch seat"]
     vae: VAE
 
 
 class CondRNN(eqx.Module):
-    """The history's part of the condition; with `carry_over` it starts from what the last episode left."""
+    """The GRU over the history. With `carry_over` its initial state depends on the previous episode's embedding."""
 
     rnn: GRU
     prior: Float[Array, "latent hidden"]
@@ -58,14 +74,18 @@ class CondRNN(eqx.Module):
 
 class OMGAM(AgentModel):
     Settings = OMGSettings
-    names = ("cvae", "cond_rnn", "fc")
-    needs_vae = True
+    needs = ("vae",)
 
     def __init__(self, spec: Spec, own_size: int, config: Mapping[str, Any]):
         super().__init__(spec, own_size, config)
         s = self.settings = fill(OMGSettings, config)
         self.hidden_size, self.output_size = s.cond_rnn_dim, s.vae_latent_dim
+        self.obs_is_state = s.obs_is_state
         self.s_size = spec.state_size if s.obs_is_state else spec.obs_size
+
+    @property
+    def prior_size(self) -> int:
+        return self.output_size if self.settings.carry_over else 0
 
     def init(self, key):
         s = self.settings
@@ -73,13 +93,15 @@ class OMGAM(AgentModel):
         condition = s.cond_fc_dim + s.cond_rnn_dim
         return {
             "cvae": CVAE(condition, s.vae_hidden_dim, s.vae_latent_dim, self.s_size, k_cvae),
-            "cond_rnn": CondRNN(self.own_size, s.cond_rnn_dim, s.vae_latent_dim if s.carry_over else 0, k_rnn),
+            "cond_rnn": CondRNN(self.own_size, s.cond_rnn_dim, self.prior_size, k_rnn),
             "fc": Linear(self.s_size, s.cond_fc_dim, k_fc),
         }
 
     def init_memory(self, params, prior):
-        # Tanh keeps the start inside the GRU's own range; without a prior it is nothing.
-        return jnp.tanh(prior @ params["cond_rnn"].prior) if prior.shape[-1] else super().init_memory(params, prior)
+        # Tanh keeps the initial state inside the range of the GRU.
+        return jnp.tanh(prior @ params["cond_rnn"].prior) if prior.shape[-1] else _zeros(prior, self.hidden_size)
+
+    # --- inference
 
     def infer(self, params, seen, memory):
         memory = params["cond_rnn"].rnn.step(seen.own, memory)
@@ -90,24 +112,105 @@ class OMGAM(AgentModel):
         posterior, condition = self._posterior(params, seen, hidden)
         return Inferred(posterior.mu, posterior.log_var, condition)
 
+    def _posterior(self, params, seen, hidden: Array) -> tuple[Gaussian, Array]:
+        """q_φ(ĝ | τ_t, s_t), and the condition c_t = [fc(s_t) ; GRU(τ_t)]."""
+        condition = jnp.concatenate([jax.nn.relu(params["fc"](seen.s)), hidden], -1)
+        return params["cvae"].posterior(condition), condition
+
+    # --- learning
+
+    def choose_subgoals(
+        self, vae: VAE, judge: Judge, seen: Seen, batch: FocalBatch, inferred: Inferred, t_env: Array, key: Array
+    ) -> Conditioning:
+        """g_t for the policy: the hindsight subgoal ḡ_t with probability η, else the inferred ĝ_t."""
+        s = self.settings
+        k_choose, k_mix = jax.random.split(key)
+        of_states = vae.encode(seen.s)
+        exists = candidates(time_first(batch.filled), s.H)
+        values = candidate_values(judge, seen, of_states.mu, s.H)
+        ahead = choose(values, exists, s, k_choose)
+        subgoal = Gaussian(*jax.lax.stop_gradient(_with_last(pick_ahead(of_states, ahead), of_states)))
+        any_exists = jnp.pad(exists.any(0), ((0, 1), (0, 0), (0, 0)))
+
+        noise = jax.random.uniform(k_mix, any_exists.shape)
+        use_chosen = ((noise < self.eta(t_env)) & any_exists)[..., None]
+        goals = jnp.where(use_chosen, subgoal.mu, jax.lax.stop_gradient(inferred.embedding))
+        steps_ahead = jnp.pad(ahead, ((0, 1), (0, 0), (0, 0))).astype(jnp.float32)
+        return Conditioning(goals, Chosen(subgoal, steps_ahead, any_exists.astype(jnp.float32), vae))
+
+    def eta(self, t_env: Array) -> Float[Array, ""]:
+        """η falls linearly from `eta_start` to `eta_finish`. `t_max` counts the steps of each seat, `t_env` all."""
+        s = self.settings
+        duration = 0.3 * s.t_max * self.spec.n_agents if s.eta_anneal_time is None else s.eta_anneal_time
+        passed = jnp.clip(t_env / max(duration, 1), 0.0, 1.0)
+        return s.eta_start + passed * (s.eta_finish - s.eta_start)
+
     def loss(self, params, seen, batch, inferred, chosen: Chosen, key):
-        """Squared error of s_t from (ĝ, c_t), and β·KL(q_φ ‖ the VAE's distribution of what hindsight chose)."""
+        """‖decoder(ĝ, c_t) - s_t‖² + β·KL(q_φ(· | τ_t, s_t) ‖ the VAE's posterior of the chosen state)."""
         posterior = Gaussian(inferred.embedding, inferred.log_var)
         decoded = params["cvae"].decode(posterior.sample(key), inferred.rest)
         mask = time_first(batch.mask)
         error = ((decoded - chosen.vae.standard(seen.s)) ** 2).sum(-1)
         recons_loss = masked_mean(error, mask)
-        kl_loss = masked_mean(kl(posterior, chosen.subgoal), mask * chosen.there)
+        kl_loss = masked_mean(kl(posterior, chosen.subgoal), mask * chosen.exists)
         distance = jnp.sqrt(((posterior.mu - chosen.subgoal.mu) ** 2).sum(-1) + 1e-12)
         metrics = {
             "recons_loss": recons_loss,
             "kl_loss": kl_loss,
-            "latent_distance": masked_mean(distance, mask * chosen.there),
-            "subgoal_ahead": masked_mean(chosen.ahead, mask * chosen.there),
+            "latent_distance": masked_mean(distance, mask * chosen.exists),
+            "subgoal_ahead": masked_mean(chosen.ahead, mask * chosen.exists),
         }
         return self.settings.am_loss_coef * (recons_loss + self.settings.cvae_beta * kl_loss), metrics
 
-    def _posterior(self, params, seen, hidden: Array) -> tuple[Gaussian, Array]:
-        """q_φ(ĝ | τ_t, s_t), and the condition c_t = [fc(s_t) ; GRU(τ_t)]."""
-        condition = jnp.concatenate([jax.nn.relu(params["fc"](seen.s)), hidden], -1)
-        return params["cvae"].posterior(condition), condition
+
+def candidates(filled: Float[Array, "time batch seat"], horizon: int) -> Bool[Array, "ahead steps batch seat"]:
+    """Which of s_{t+1} … s_{t+H} exist: a state exists if the step that leads to it was taken."""
+    steps = filled[:-1] > 0
+    ahead = [jnp.pad(steps[j:], ((0, j), (0, 0), (0, 0)))[: len(steps)] for j in range(horizon)]
+    return jnp.stack(ahead) & steps
+
+
+def candidate_values(
+    judge: Judge, seen: Seen, latents: Float[Array, "time batch seat latent"], horizon: int
+) -> Float[Array, "ahead steps batch seat"]:
+    """V(s_t, f_ψ(s_{t+j})) for j = 1 … H: the mean of Q over available actions, or the critic's value."""
+    outputs = judge.network.consider(seen.own[:-1], latents, judge.hidden[:-1], horizon)
+    if judge.avail_actions is None:
+        return outputs[..., 0]
+    available = judge.avail_actions[:-1]
+    return jnp.where(available, outputs, 0.0).sum(-1) / jnp.maximum(available.sum(-1), 1)
+
+
+def choose(
+    values: Float[Array, "ahead steps batch seat"],
+    exists: Bool[Array, "ahead steps batch seat"],
+    settings: OMGSettings,
+    key: Array,
+) -> Int[Array, "steps batch seat"]:
+    """How many steps ahead the subgoal lies (1 … H). Where no candidate exists the result is 1 and is not used."""
+    mode, horizon = settings.subgoal_mode, values.shape[0]
+    if mode == "optimistic":
+        return jnp.where(exists, values, -jnp.inf).argmax(0) + 1
+    if mode == "conservative":
+        return jnp.where(exists, values, jnp.inf).argmin(0) + 1
+    if mode == "random":
+        return jnp.where(exists, jax.random.uniform(key, exists.shape), -1.0).argmax(0) + 1
+    wanted = 1 if mode == "next" else min(settings.fixed_k, horizon)
+    return jnp.clip(jnp.minimum(wanted, exists.sum(0)), 1)
+
+
+def pick_ahead(of_states: Gaussian, ahead: Int[Array, "steps batch seat"]) -> Gaussian:
+    """The distribution of the state `ahead` steps after each step."""
+    at = jnp.arange(ahead.shape[0])[:, None, None] + ahead
+    at = jnp.minimum(at, of_states.mu.shape[0] - 1)[..., None]
+    return Gaussian(*(jnp.take_along_axis(x, at, axis=0) for x in of_states))
+
+
+def _with_last(chosen: Gaussian, of_states: Gaussian) -> tuple[Array, Array]:
+    """Pads the last time step, at which there is nothing to choose."""
+    mu, log_var = (jnp.concatenate([c, s[-1:]]) for c, s in zip(chosen, of_states, strict=True))
+    return mu, log_var
+
+
+def _zeros(like: Float[Array, "*rows size"], size: int) -> Float[Array, "*rows hidden"]:
+    return jnp.zeros((*like.shape[:-1], size))

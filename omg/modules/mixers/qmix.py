@@ -1,6 +1,6 @@
-"""QMIX: the team's value as a network of the agents' values that rises in each of them.
+"""QMIX: the team's value is a monotonic network of the agents' values.
 
-The weights come from the state by hypernetworks and are made non-negative, which is what makes it monotonic.
+Hypernetworks compute its weights from the state; their absolute values make it monotonic.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from omg.components.linear import MLP, Linear
+from omg.components.layers import MLP, Linear
 from omg.envs.multiagentenv import Spec
+from omg.utils.settings import setting
 
 
 @dataclass(frozen=True)
 class QMixSettings:
-    mixing_embed_dim: int = 32
-    hypernet_layers: int = 2
-    hypernet_embed: int = 64
+    mixing_embed_dim: int = setting(32, "units of the mixing network", above=0)
+    hypernet_layers: int = setting(2, "layers of the hypernetworks", above=0)
+    hypernet_embed: int = setting(64, "hidden units of the hypernetworks", above=0)
 
 
 class QMixer(eqx.Module):

@@ -1,4 +1,4 @@
-"""QTRAN-base: a free joint action value Q(s, h, u) and a state value V(s) that corrects the sum of the agents'."""
+"""QTRAN-base: a free joint action value Q(s, h, u) and a state value V(s) that corrects the sum."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from omg.components.linear import MLP
+from omg.components.layers import MLP
 from omg.envs.multiagentenv import Spec
+from omg.utils.settings import setting
 
 
 @dataclass(frozen=True)
 class QTranSettings:
-    mixing_embed_dim: int = 64
-    rnn_hidden_dim: int = 64
+    mixing_embed_dim: int = setting(32, "units of the mixing network", above=0)
+    rnn_hidden_dim: int = setting(64, "units of the recurrent layer", above=0)
 
 
 class QTranBase(eqx.Module):

@@ -1,4 +1,4 @@
-"""Value decomposition: the team's value is the sum of the agents'."""
+"""Value decomposition: the team's value is the sum of the agents' values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from omg.envs.multiagentenv import Spec
 
 @dataclass(frozen=True)
 class VDNSettings:
-    """A sum has nothing to set."""
+    """No settings."""
 
 
 class VDNMixer(eqx.Module):

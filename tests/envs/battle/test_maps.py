@@ -1,4 +1,4 @@
-"""All of SMAC's maps have SMAC's sizes, and a map of one's own gets a clear answer."""
+"""SMAC's maps have the sizes of SMAC, and errors in map files are reported."""
 
 from pathlib import Path
 
@@ -38,26 +38,26 @@ SIZES = {
 }
 
 
-def test_every_map_is_there():
+def test_all_maps_of_smac_exist():
     assert sorted(map_names()) == sorted(SIZES)
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_a_map_has_smacs_sizes(name):
-    world = make("battle", map_name=name)
-    spec = world.spec
-    sizes = (spec.n_agents, len(world.map.enemies), spec.n_actions, spec.episode_limit, spec.obs_size, spec.state_size)
+def test_a_map_has_the_sizes_of_smac(name):
+    env = make("battle", map_name=name)
+    spec = env.spec
+    sizes = (spec.n_agents, len(env.map.enemies), spec.n_actions, spec.episode_limit, spec.obs_size, spec.state_size)
     assert sizes == SIZES[name]
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_everybody_starts_on_ground_and_apart(name):
-    world = make("battle", map_name=name)
-    places = np.concatenate([world.map.allies.start, world.map.enemies.start])
-    assert np.asarray(world.rules.walkable(places[:, :1], places[:, 1:])).all()
-    size = world.rules.radius + world.rules.radius.T
-    far = np.sqrt(((places[:, None] - places[None]) ** 2).sum(-1)) + np.eye(len(places)) * 99
-    assert (far >= size).all()
+def test_units_start_on_the_ground_without_overlap(name):
+    env = make("battle", map_name=name)
+    places = np.concatenate([env.map.allies.start, env.map.enemies.start])
+    assert np.asarray(env.rules.walkable(places[:, :1], places[:, 1:])).all()
+    size = env.rules.radius + env.rules.radius.T
+    distance = np.sqrt(((places[:, None] - places[None]) ** 2).sum(-1)) + np.eye(len(places)) * 99
+    assert (distance >= size).all()
 
 
 def write(path, content):
@@ -77,18 +77,18 @@ GOOD = {
 OGRE = {"hp": 10, "size": 1, "speed": 1, "damage": 2}
 
 
-def test_maps_and_units_of_ones_own(tmp_path):
+def test_a_map_file_adds_maps_and_units(tmp_path):
     path = write(tmp_path / "m.yaml", {"maps": {"mine": GOOD}, "units": {"ogre": OGRE}})
-    world = make("battle", map_name="mine", map_file=path)
-    assert (world.spec.n_agents, world.spec.n_actions, world.spec.episode_limit) == (1, 7, 10)
+    env = make("battle", map_name="mine", map_file=path)
+    assert (env.spec.n_agents, env.spec.n_actions, env.spec.episode_limit) == (1, 7, 10)
 
 
 def test_the_map_of_the_documentation(tmp_path):
     page = (Path(__file__).parents[3] / "docs" / "battle.md").read_text()
     path = write(tmp_path / "m.yaml", page.split("```yaml\n")[1].split("```")[0])
-    world = make("battle", map_name="cave", map_file=path)
-    assert world.spec.n_agents == 5
-    assert len(world.rules.ground.ways.gates) == 4
+    env = make("battle", map_name="cave", map_file=path)
+    assert env.spec.n_agents == 5
+    assert len(env.rules.ground.paths.gates) == 4
 
 
 BAD = {
@@ -111,12 +111,12 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_a_bad_map_gets_a_sentence(case, tmp_path):
-    content, name, says = BAD[case]
-    with pytest.raises(UserError, match=says):
+def test_an_invalid_map_raises_a_user_error(case, tmp_path):
+    content, name, message = BAD[case]
+    with pytest.raises(UserError, match=message):
         make("battle", map_name=name, map_file=write(tmp_path / "m.yaml", content))
 
 
-def test_a_map_file_that_is_not_there():
+def test_a_missing_map_file_raises_a_user_error():
     with pytest.raises(UserError, match="cannot read"):
         make("battle", map_file="nowhere.yaml")

@@ -1,0 +1,634 @@
+"""Mutation tests: changes one term of a loss, target, mask or belief update at a time and runs the tests that cover it.
+
+`python benchmarks/mutants.py [--only=SUBSTRING] [--jobs=2]`
+
+A mutant is killed if a test fails on it. The exit status is 1 if a mutant survives, if its text does not occur exactly
+once in its file, or if its tests fail without it. `--only` selects mutants by their file, text or tests.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+CACHE = ROOT / ".pytest_cache" / "mutants"
+TIMEOUT = 600
+"""Seconds after which a test run counts as failed: a mutant may loop for ever."""
+
+
+class Mutant(NamedTuple):
+    """`text` occurs exactly once in `file` (relative to the package); with `replacement` in its place a test fails."""
+
+    file: str
+    text: str
+    replacement: str
+    tests: tuple[str, ...]
+
+
+KNOWN = "learners/test_known_values.py"
+BELIEFS = "components/test_beliefs.py"
+SUBGOALS = "modules/test_subgoals.py"
+FOCAL = "learners/test_focal_losses.py"
+HOP = "controllers/test_hop.py"
+HOP_BELIEFS = "controllers/test_hop_beliefs.py"
+
+
+def _of(file: str, tests: str, *changes: tuple[str, str]) -> list[Mutant]:
+    """Mutants of one file that the same test kills."""
+    return [Mutant(file, text, replacement, (f"tests/{tests}",)) for text, replacement in changes]
+
+
+MUTANTS: list[Mutant] = [
+    # --- temporal differences: masks and ends
+    *_of(
+        "learners/td.py",
+        f"{KNOWN}::test_the_time_limit_ends_an_episode_only_without_bootstrapping",
+        ("jnp.arange(len(terminated)) == episode_limit - 1", "jnp.arange(len(terminated)) == episode_limit - 2"),
+        ("over = jnp.maximum(terminated, at_limit[:, None, None])", "over = terminated"),
+        ("if not settings.bootstrap_at_limit:", "if True:"),
+    ),
+    *_of(
+        "learners/td.py",
+        f"{KNOWN}::test_an_agents_death_ends_its_return_only_in_games_without_a_shared_reward",
+        ("acted = filled * alive[:-1]", "acted = filled"),
+        ("reward=settings.reward_scale * time_first(batch.reward)[:-1]", "reward=time_first(batch.reward)[:-1]"),
+        ("ended=over if shared_reward else jnp.maximum(over, ~alive[1:])", "ended=over"),
+        ("ended=over if shared_reward else jnp.maximum(over, ~alive[1:])", "ended=jnp.maximum(over, ~alive[1:])"),
+        ("ended=over if shared_reward else jnp.maximum(over, ~alive[1:])", "ended=jnp.maximum(over, ~alive[:-1])"),
+        ("counted=filled if shared_reward else acted", "counted=filled"),
+        ("counted=filled if shared_reward else acted", "counted=acted"),
+        ("steps.over[..., 0], steps.filled[..., 0])", "steps.ended[..., 0], steps.filled[..., 0])"),
+        ("steps.over[..., 0], steps.filled[..., 0])", "steps.over[..., 0], steps.acted[..., 0])"),
+    ),
+    *_of(
+        "learners/td.py",
+        f"{KNOWN}::test_actions_of_the_step_and_available_actions_before_and_after_it",
+        ("avail_next=avail[1:]", "avail_next=avail[:-1]"),
+        ("avail_actions=avail[:-1]", "avail_actions=avail[1:]"),
+    ),
+    # --- temporal differences: values, targets and the loss
+    *_of(
+        "learners/td.py",
+        f"{KNOWN}::test_with_double_q_the_online_network_chooses_and_the_target_network_values",
+        ("jnp.where(avail_actions, q, UNAVAILABLE).argmax(-1)", "jnp.where(avail_actions, q, 0.0).argmax(-1)"),
+        ("chooser = jax.lax.stop_gradient(online) if double_q else target", "chooser = target"),
+        ("pick(target, best_action(chooser, avail_actions))", "pick(online, best_action(chooser, avail_actions))"),
+    ),
+    *_of(
+        "learners/td.py",
+        f"{KNOWN}::test_one_step_targets_by_hand",
+        ("stop_gradient(reward + gamma * (1 - ended) * next_value)", "stop_gradient(reward + gamma * next_value)"),
+        (
+            "stop_gradient(reward + gamma * (1 - ended) * next_value)",
+            "stop_gradient(reward + (1 - ended) * next_value)",
+        ),
+        (
+            "jax.lax.stop_gradient(reward + gamma * (1 - ended) * next_value)",
+            "reward + gamma * (1 - ended) * next_value",
+        ),
+    ),
+    *_of(
+        "learners/td.py",
+        f"{KNOWN}::test_lambda_targets_stop_at_the_last_step_of_an_episode",
+        ("jnp.where(goes_on > 0, (1 - td_lambda) * value + td_lambda * later, value)", "value"),
+        ("jnp.where(goes_on > 0, (1 - td_lambda) * value + td_lambda * later, value)", "later"),
+        (
+            "jnp.where(goes_on > 0, (1 - td_lambda) * value + td_lambda * later, value)",
+            "(1 - td_lambda) * value + td_lambda * later",
+        ),
+        ("target = r + gamma * (1 - end) * following", "target = r + gamma * following"),
+        ("target = r + gamma * (1 - end) * following", "target = r + (1 - end) * following"),
+    ),
+    *_of(
+        "learners/td.py",
+        f"{KNOWN}::test_generalised_advantages_by_a_loop",
+        ("(1 - td_lambda) * value + td_lambda * later", "td_lambda * value + (1 - td_lambda) * later"),
+    ),
+    *_of(
+        "learners/td.py",
+        f"{KNOWN}::test_the_td_loss_is_the_mean_squared_error_over_the_steps_that_count",
+        ("loss = masked_mean(error**2, mask)", "loss = (error**2).mean()"),
+        ("loss = masked_mean(error**2, mask)", "loss = masked_mean(abs(error), mask)"),
+    ),
+    # --- episodes
+    *_of(
+        "components/episode_buffer.py",
+        f"{KNOWN}::test_a_masked_mean_divides_by_the_number_of_entries_that_count",
+        ("/ jnp.maximum(mask.sum(), 1.0)", "/ mask.size"),
+        ("(x * mask).sum() /", "x.sum() /"),
+    ),
+    *_of(
+        "components/episode_buffer.py",
+        f"{KNOWN}::test_the_focal_agent_sits_in_every_seat_and_the_others_follow_it",
+        (
+            "(focal[:, None] + jnp.arange(1, n_agents)) % n_agents",
+            "(focal[:, None] - jnp.arange(1, n_agents)) % n_agents",
+        ),
+        (
+            "(np.arange(n_agents)[:, None] + np.arange(1, n_agents)) % n_agents",
+            "(np.arange(n_agents)[:, None] + np.arange(n_agents - 1)) % n_agents",
+        ),
+    ),
+    *_of(
+        "components/episode_buffer.py",
+        f"{KNOWN}::test_the_subgoal_models_loss_counts_steps_of_a_living_agent_with_a_subgoal",
+        ("return self.filled * self.alive", "return self.filled"),
+    ),
+    *_of(
+        "controllers/basic_controller.py",
+        f"{KNOWN}::test_the_recurrent_state_before_a_step_is_that_after_the_previous_one",
+        ("jnp.concatenate([jnp.zeros_like(hidden[:1]), hidden[:-1]])", "hidden"),
+    ),
+    *_of(
+        "controllers/basic_controller.py",
+        f"{KNOWN}::test_comas_exploration_is_part_of_its_policy",
+        ("(1 - epsilon) * probabilities + epsilon * uniform_over(avail_actions)", "probabilities"),
+    ),
+    # --- Q-learning
+    *_of(
+        "learners/q_learner.py",
+        f"{KNOWN}::test_the_mixer_mixes_the_values_of_the_actions_taken_and_of_the_best_next_actions",
+        ("self.mac.unroll(target, batch).outputs[1:]", "self.mac.unroll(params, batch).outputs[1:]"),
+        ('params["mixer"](q_taken, state[:-1])', 'params["mixer"](q_taken, state[1:])'),
+        ('target["mixer"](q_next, state[1:])', 'target["mixer"](q_next, state[:-1])'),
+        ('target["mixer"](q_next, state[1:])', 'params["mixer"](q_next, state[1:])'),
+        ("next_value(q[1:], q_target, steps.avail_next)", "next_value(q[:-1], q_target, steps.avail_next)"),
+    ),
+    *_of(
+        "learners/q_learner_4am.py",
+        f"{KNOWN}::test_the_focal_agents_loss_is_its_td_loss_plus_the_agent_models_loss",
+        ("return loss + model_loss,", "return loss,"),
+        ("frozen.outputs[1:], steps.avail_next", "frozen.outputs[:-1], steps.avail_next"),
+        ("frozen.outputs[1:], steps.avail_next", "online.outputs[1:], steps.avail_next"),
+    ),
+    *_of(
+        "learners/q_learner_4am.py",
+        f"{KNOWN}::test_subgoals_are_judged_from_the_recurrent_state_before_each_step",
+        ("embedding = jax.lax.stop_gradient(inferred.embedding)", "embedding = inferred.embedding"),
+        (
+            "before_each_step(self.mac.unroll_on(agent, seen, embedding).hidden)",
+            "self.mac.unroll_on(agent, seen, embedding).hidden",
+        ),
+    ),
+    # --- QTRAN
+    *_of(
+        "learners/qtran_learner.py",
+        f"{KNOWN}::test_the_three_terms_of_qtran_by_hand",
+        ("chooser = online.outputs if self.settings.double_q else frozen.outputs", "chooser = frozen.outputs"),
+        ('target["mixer"].joint_q(frozen.hidden[1:]', "mixer.joint_q(frozen.hidden[1:]"),
+        (
+            "joint_best = jax.lax.stop_gradient(mixer.joint_q(hidden, one_hot(best), state))",
+            "joint_best = mixer.joint_q(hidden, one_hot(best), state)",
+        ),
+        ("- joint_best + value", "- joint_best"),
+        ("jax.lax.stop_gradient(joint) + value", "joint + value"),
+        ("jax.lax.stop_gradient(joint) + value", "jax.lax.stop_gradient(joint)"),
+        ("jnp.minimum(nopt_error, 0.0) ** 2", "nopt_error**2"),
+        ("self.settings.opt_loss * opt_loss", "opt_loss"),
+        ("self.settings.nopt_min_loss * nopt_loss", "nopt_loss"),
+        ("loss = td_loss + ", "loss = "),
+    ),
+    # --- COMA
+    *_of(
+        "learners/coma_learner.py",
+        f"{KNOWN}::test_comas_critic_learns_the_teams_return_for_dead_agents_too",
+        ("td.lambda_targets(reward, steps.over,", "td.lambda_targets(reward, steps.ended,"),
+        ("jnp.broadcast_to(self.spec.team_reward(steps.reward)[..., None], steps.reward.shape)", "steps.reward"),
+        ("self._steps(batch).filled", "self._steps(batch).acted"),
+        ("taken[1:], s.gamma", "taken[:-1] + 1, s.gamma"),
+    ),
+    *_of(
+        "learners/coma_learner.py",
+        f"{KNOWN}::test_comas_advantage_and_entropy_by_hand",
+        ("baseline = (jax.lax.stop_gradient(pi) * q).sum(-1)", "baseline = q.mean(-1)"),
+        ("advantage = pick(q, steps.actions) - baseline", "advantage = pick(q, steps.actions)"),
+        ("mask = steps.acted", "mask = steps.filled"),
+        ("entropy = masked_mean(-(pi", "entropy = masked_mean((pi"),
+        ("coma_loss = -masked_mean(advantage * log_pi, mask)", "coma_loss = masked_mean(advantage * log_pi, mask)"),
+        ("coma_loss - self.settings.entropy_coef * entropy", "coma_loss + self.settings.entropy_coef * entropy"),
+        ("coma_loss - self.settings.entropy_coef * entropy", "coma_loss - entropy"),
+    ),
+    *_of(
+        "learners/coma_learner.py",
+        f"{KNOWN}::test_comas_policy_gradient_does_not_pass_through_the_baseline",
+        ("baseline = (jax.lax.stop_gradient(pi) * q).sum(-1)", "baseline = (pi * q).sum(-1)"),
+    ),
+    *_of(
+        "learners/coma_learner.py",
+        f"{KNOWN}::test_comas_exploration_is_part_of_its_policy",
+        ("self.mac.selector.epsilon(t_env)", "0.0"),
+    ),
+    # --- PPO
+    *_of(
+        "learners/ppo_learner.py",
+        f"{KNOWN}::test_ppos_clipped_objective",
+        ("jnp.minimum(ratio * chunks.advantage, clipped * chunks.advantage)", "ratio * chunks.advantage"),
+        ("jnp.minimum(ratio * chunks.advantage, clipped * chunks.advantage)", "clipped * chunks.advantage"),
+        ("jnp.minimum(ratio * chunks.advantage", "jnp.maximum(ratio * chunks.advantage"),
+        ("jnp.clip(ratio, 1 - s.ppo_clip, 1 + s.ppo_clip)", "jnp.minimum(ratio, 1 + s.ppo_clip)"),
+        ("jnp.clip(ratio, 1 - s.ppo_clip, 1 + s.ppo_clip)", "jnp.maximum(ratio, 1 - s.ppo_clip)"),
+        ("actor_loss = -masked_mean(gain, chunks.acted)", "actor_loss = -masked_mean(gain, chunks.counted)"),
+        ("actor_loss = -masked_mean(gain, chunks.acted)", "actor_loss = masked_mean(gain, chunks.acted)"),
+    ),
+    *_of(
+        "learners/ppo_learner.py",
+        f"{KNOWN}::test_ppos_value_loss_and_its_weight",
+        ("(values - chunks.returns) ** 2, chunks.counted", "(values - chunks.returns) ** 2, chunks.acted"),
+        ("s.value_coef * value_loss", "value_loss"),
+    ),
+    *_of(
+        "learners/ppo_learner.py",
+        f"{KNOWN}::test_unavailable_actions_have_no_entropy",
+        ("jnp.where(avail_actions, logits, UNAVAILABLE)", "logits"),
+        ("- s.entropy_coef * entropy", "+ s.entropy_coef * entropy"),
+        ("log_pi, 0.0)).sum(-1), chunks.acted)", "log_pi, 0.0)).sum(-1), chunks.counted)"),
+    ),
+    *_of(
+        "learners/ppo_learner.py",
+        f"{KNOWN}::test_advantages_are_normalised_over_the_steps_that_agents_acted",
+        ("centred = advantage - (advantage * mask).sum(axes, keepdims=True) / count", "centred = advantage"),
+        ("centred = advantage - (advantage * mask)", "centred = advantage - advantage"),
+        ("jnp.sqrt((centred**2 * mask)", "jnp.sqrt((centred**2)"),
+        ("return centred / (deviation + 1e-6)", "return centred"),
+    ),
+    *_of(
+        "learners/ppo_learner.py",
+        f"{KNOWN}::test_prosocial_agents_mix_their_reward_with_the_teams_mean",
+        ("share * reward.mean(-1, keepdims=True)", "share * reward.sum(-1, keepdims=True)"),
+        ("(1 - share) * reward + share", "reward + share"),
+    ),
+    *_of(
+        "learners/ppo_learner.py",
+        f"{KNOWN}::test_prosocial_agents_go_on_earning_after_they_left",
+        ("self.shared_reward |= self.settings.prosocial > 0", "self.shared_reward |= False"),
+    ),
+    *_of(
+        "learners/ppo_learner.py",
+        f"{KNOWN}::test_generalised_advantages_by_a_loop",
+        ("td.lambda_targets(reward, steps.ended,", "td.lambda_targets(reward, steps.over,"),
+        ("normalised(returns - values[:-1], steps.acted,", "normalised(returns, steps.acted,"),
+        ("normalised(returns - values[:-1], steps.acted,", "normalised(returns - values[:-1], steps.filled,"),
+        ("(0, 1) if self.per_seat else None", "None"),
+        ("before_each_step(actor.hidden)[:-1]", "actor.hidden[:-1]"),
+        ("before_each_step(critic.hidden)[:-1])", "critic.hidden[:-1])"),
+        ("s.gamma, s.gae_lambda)", "s.gamma, 1.0)"),
+    ),
+    *_of(
+        "learners/ppo_learner.py",
+        f"{KNOWN}::test_chunks_are_consecutive_stretches_and_the_last_one_is_padded_with_masked_steps",
+        ("jnp.moveaxis(x, 0, 1).reshape(seq_len", "x.reshape(seq_len"),
+        ("m[::seq_len].reshape(-1", "m[: len(m[::seq_len])].reshape(-1"),
+    ),
+    *_of(
+        "learners/ppo_learner.py",
+        f"{KNOWN}::test_ppos_loss_includes_the_agent_models_loss",
+        ("return loss + model_loss,", "return loss,"),
+    ),
+    # --- agent models
+    *_of(
+        "modules/am/base_am.py",
+        f"{KNOWN}::test_predictions_of_dead_agents_and_after_the_end_do_not_count",
+        ("* time_first(batch.others_alive)[:-1]", "* jnp.ones_like(time_first(batch.others_alive)[:-1])"),
+        ("mask = (time_first(batch.filled)[:-1, ..., None])", "mask = 1.0"),
+        ("return self.settings.am_loss_coef * loss,", "return loss,"),
+        ("masked_mean(-of_taken, mask)", "masked_mean(of_taken, mask)"),
+    ),
+    *_of(
+        "modules/am/liam_am.py",
+        f"{KNOWN}::test_liams_loss_is_squared_error_plus_cross_entropy_over_living_agents",
+        ("batch.filled[..., None] * batch.others_alive", "1.0 * batch.others_alive"),
+        (
+            "batch.filled[..., None] * batch.others_alive",
+            "batch.filled[..., None] * (batch.others_alive | True)",
+        ),
+        ("self.settings.am_loss_coef * (obs_loss + act_loss)", "self.settings.am_loss_coef * obs_loss"),
+        ("self.settings.am_loss_coef * (obs_loss + act_loss)", "self.settings.am_loss_coef * act_loss"),
+        ("self.settings.am_loss_coef * (obs_loss + act_loss)", "(obs_loss + act_loss)"),
+    ),
+    *_of(
+        "modules/am/liam_am.py",
+        f"{FOCAL}::test_prediction_losses[liam_am]",
+        ("time_first(batch.others_obs)) ** 2).mean(-1)", "time_first(batch.others_obs)) ** 2).sum(-1)"),
+    ),
+    *_of(
+        "modules/am/omg_am.py",
+        f"{KNOWN}::test_the_subgoal_models_loss_counts_steps_of_a_living_agent_with_a_subgoal",
+        ("recons_loss = masked_mean(error, mask)", "recons_loss = masked_mean(error, time_first(batch.filled))"),
+        ("chosen.vae.standard(seen.s)", "seen.s"),
+        ("decode(posterior.sample(key), inferred.rest)", "decode(posterior.mu, inferred.rest)"),
+        (
+            "masked_mean(kl(posterior, chosen.subgoal), mask * chosen.exists)",
+            "masked_mean(kl(posterior, chosen.subgoal), mask)",
+        ),
+        ("kl(posterior, chosen.subgoal)", "kl(chosen.subgoal, posterior)"),
+        ("recons_loss + self.settings.cvae_beta * kl_loss", "recons_loss + kl_loss"),
+        ("recons_loss + self.settings.cvae_beta * kl_loss", "self.settings.cvae_beta * kl_loss"),
+        ("return self.settings.am_loss_coef * (recons_loss", "return (recons_loss"),
+    ),
+    *_of(
+        "modules/am/omg_am.py",
+        f"{KNOWN}::test_eta_is_the_probability_of_learning_on_the_hindsight_subgoal",
+        ("(noise < self.eta(t_env)) & any_exists", "(noise > self.eta(t_env)) & any_exists"),
+        ("(noise < self.eta(t_env)) & any_exists", "(noise < self.eta(t_env))"),
+        ("subgoal.mu, jax.lax.stop_gradient(inferred.embedding))", "subgoal.mu, inferred.embedding)"),
+        ("at = jnp.arange(ahead.shape[0])[:, None, None] + ahead", "at = ahead"),
+    ),
+    *_of(
+        "modules/am/omg_am.py",
+        f"{SUBGOALS}::test_eta_falls_from_start_to_finish",
+        ("s.eta_start + passed * (s.eta_finish - s.eta_start)", "s.eta_start - passed * (s.eta_finish - s.eta_start)"),
+        ("0.3 * s.t_max * self.spec.n_agents", "0.3 * s.t_max"),
+    ),
+    *_of(
+        "modules/am/omg_am.py",
+        f"{SUBGOALS}::test_the_hindsight_choice_is_that_of_a_loop_and_never_leaves_the_episode",
+        ("jnp.pad(steps[j:], ((0, j), (0, 0), (0, 0)))", "jnp.pad(steps[j + 1 :], ((0, j + 1), (0, 0), (0, 0)))"),
+        ("jnp.where(exists, values, -jnp.inf).argmax(0) + 1", "values.argmax(0) + 1"),
+        ("jnp.where(exists, values, jnp.inf).argmin(0) + 1", "jnp.where(exists, values, -jnp.inf).argmax(0) + 1"),
+        ("jnp.clip(jnp.minimum(wanted, exists.sum(0)), 1)", "jnp.clip(jnp.minimum(wanted, 1), 1)"),
+    ),
+    *_of(
+        "modules/am/omg_am.py",
+        f"{SUBGOALS}::test_the_value_of_a_candidate_is_that_of_a_step_conditioned_on_its_latent[gru-RNNAgent]",
+        ("jnp.where(available, outputs, 0.0).sum(-1)", "outputs.sum(-1)"),
+        ("jnp.maximum(available.sum(-1), 1)", "outputs.shape[-1]"),
+    ),
+    *_of(
+        "learners/omg_learner.py",
+        f"{FOCAL}::test_the_next_state_is_valued_with_the_subgoal_that_the_setting_names[same]",
+        ("seen.own[1:], embedding[:-1]", "seen.own[1:], embedding[1:]"),
+        ("(inputs, hidden[:-1])", "(inputs, hidden[1:])"),
+    ),
+    *_of(
+        "modules/vae.py",
+        f"{SUBGOALS}::test_kl_and_reconstruction_by_hand",
+        ("0.5 * (p.log_var - q.log_var + ratio - 1).sum(-1)", "0.5 * (ratio - 1).sum(-1)"),
+        ("(q.mu - p.mu) ** 2 * jnp.exp(-p.log_var)", "(q.mu - p.mu) ** 2"),
+        ("ratio = jnp.exp(q.log_var - p.log_var) +", "ratio = jnp.exp(q.log_var) +"),
+        ("self.decoder(q.sample(key)) - self.standard(s)", "self.decoder(q.mu) - self.standard(s)"),
+        ("self.decoder(q.sample(key)) - self.standard(s)", "self.decoder(q.sample(key)) - s"),
+        ("return (error**2).sum(-1), kl", "return (error**2).mean(-1), kl"),
+        ("jnp.exp(self.log_var / 2) * jax.random", "jnp.exp(self.log_var) * jax.random"),
+    ),
+    *_of(
+        "learners/am_learner.py",
+        f"{KNOWN}::test_the_pre_training_loss_is_reconstruction_plus_weighted_kl",
+        ("self.settings.vae_beta * metrics", "metrics"),
+    ),
+    # --- beliefs
+    *_of(
+        "components/beliefs.py",
+        f"{BELIEFS}::test_bayes_rule_by_hand",
+        ("posterior = prior * likelihood", "posterior = prior"),
+        ("posterior = prior * likelihood", "posterior = likelihood * is_open"),
+        ("return posterior / _total(posterior)", "return posterior"),
+    ),
+    *_of(
+        "components/beliefs.py",
+        f"{BELIEFS}::test_beliefs_stay_normalised_under_any_evidence",
+        ("prior = belief * is_open", "prior = belief"),
+        ("posterior = jnp.where(posterior.sum(-1, keepdims=True) > 0, posterior, prior)", "pass"),
+    ),
+    *_of(
+        "components/beliefs.py",
+        f"{BELIEFS}::test_without_probability_on_open_goals_the_belief_is_uniform_over_them",
+        (
+            "posterior = jnp.where(posterior.sum(-1, keepdims=True) > 0, posterior, is_open.astype(belief.dtype))",
+            "pass",
+        ),
+    ),
+    *_of(
+        "components/beliefs.py",
+        f"{BELIEFS}::test_the_prior_forgets_earlier_episodes_at_rate_alpha",
+        ("alpha * prior + (1 - alpha) * pursued", "(1 - alpha) * prior + alpha * pursued"),
+        ("alpha * prior + (1 - alpha) * pursued", "prior + (1 - alpha) * pursued"),
+    ),
+    *_of(
+        "components/beliefs.py",
+        f"{BELIEFS}::test_the_probability_of_a_goal_type_is_split_over_its_open_goals",
+        ("each = prior / jnp.maximum(count, 1)", "each = prior"),
+        ("(same * is_open[..., None, :]).sum(-1)", "same.sum(-1)"),
+        ("belief = each[..., type_of] * is_open", "belief = each[..., type_of]"),
+    ),
+    # --- HOP: beliefs and planning
+    *_of(
+        "controllers/hop_controller.py",
+        f"{KNOWN}::test_beliefs_follow_bayes_rule_over_open_goals",
+        (
+            "probabilities = (1 - s.likelihood_epsilon) * probabilities + s.likelihood_epsilon * uniform",
+            "probabilities = probabilities",
+        ),
+        ("likelihood, jnp.ones_like(is_open))", "likelihood, is_open)"),
+        (
+            "belief = within(memory.belief, likelihood, is_open)",
+            "belief = within(memory.prior[..., m.type_of], likelihood, is_open)",
+        ),
+        ("(memory.belief[..., None] * probabilities).sum(-2)", "probabilities[..., 0, :]"),
+        ("complete=memory.complete & ", "complete=memory.complete | "),
+        ("m.by_type(posterior), memory.pursued)", "m.by_type(memory.belief), memory.pursued)"),
+    ),
+    *_of(
+        "controllers/hop_controller.py",
+        f"{KNOWN}::test_an_agent_that_reached_its_goal_starts_from_the_prior_again",
+        ("belief = jnp.where(restart, spread(memory.prior, m.type_of, is_open), belief)", "belief = belief"),
+        ("m.type_of[reached], memory.reached)", "m.type_of[reached], -1)"),
+        ("belief=jnp.where(on[..., None], belief, memory.belief)", "belief=belief"),
+        ("reached=jnp.where(on, reached_type, memory.reached)", "reached=reached_type"),
+        ("(running & memory.complete)[:, None, None]", "memory.complete[:, None, None]"),
+        ("pursued = jnp.where(memory.reached[..., None] >= 0, reached, memory.pursued)", "pursued = memory.pursued"),
+        ("return across(memory.prior, pursued,", "return across(memory.pursued, pursued,"),
+    ),
+    *_of(
+        "controllers/hop_controller.py",
+        f"{KNOWN}::test_a_goal_that_stays_open_can_be_reached_again",
+        ("restart = ((reached >= 0) & closed)", "restart = (reached >= 0)"),
+    ),
+    *_of(
+        "controllers/hop_controller.py",
+        f"{KNOWN}::test_beliefs_that_are_switched_off",
+        ("(near & s.intra_belief)", "near"),
+        ("if not self.settings.inter_belief:", "if False:"),
+    ),
+    *_of(
+        "controllers/hop_controller.py",
+        f"{KNOWN}::test_later_actions_do_not_change_the_type_that_was_pursued_while_all_types_were_open",
+        ("(running & memory.complete)[:, None, None]", "running[:, None, None]"),
+    ),
+    *_of(
+        "controllers/hop_controller.py",
+        HOP_BELIEFS,
+        ("near = seen.alive & self._near(obs)", "near = self._near(obs)"),
+        (".min(-1) <= gate", ".max(-1) <= gate"),
+    ),
+    *_of(
+        "controllers/hop_planning.py",
+        f"{KNOWN}::test_one_step_of_the_search_by_hand",
+        ("reward = self.settings.reward_scale * _at(seen.reward, seat)", "reward = _at(seen.reward, seat)"),
+        ("self.settings.gamma * continues", "1.0 * continues"),
+        ("(_at(seen.alive, seat) | self.shared_reward) & ~seen.terminated", "~seen.terminated"),
+        ("& (after.t < self.env.spec.episode_limit)", ""),
+        (
+            "(1 - UNIFORM_PRIOR) * jax.nn.softmax(logits, -1) + UNIFORM_PRIOR * uniform_over(avail)",
+            "jax.nn.softmax(logits, -1)",
+        ),
+        ("goals = jnp.where(seen.alive, self.resample(", "goals = jnp.where(True, self.resample("),
+    ),
+    *_of(
+        "controllers/hop_planning.py",
+        f"{KNOWN}::test_an_agent_whose_goal_closed_pursues_another_one_of_its_type_or_else_any_other",
+        ("20.0 * same_type - 40.0 * none", "-40.0 * none"),
+        ("20.0 * same_type - 40.0 * none", "20.0 * same_type"),
+        ("jnp.where(still_open, goals, score.argmax(-1))", "score.argmax(-1)"),
+    ),
+    # --- HOP: learning
+    *_of(
+        "learners/hop_learner.py",
+        f"{KNOWN}::test_labels_are_the_goals_reached_next",
+        ("(goal >= 0) & (real[:, None] > 0)", "goal >= 0"),
+        ("start = jnp.full_like(reached[:, 0], none)", "start = jnp.zeros_like(reached[:, 0])"),
+    ),
+    *_of(
+        "learners/hop_learner.py",
+        f"{KNOWN}::test_returns_end_where_an_agent_leaves",
+        ("total = r + gamma * goes_on * later", "total = r + gamma * later"),
+        ("total = r + gamma * goes_on * later", "total = r + goes_on * later"),
+    ),
+    *_of(
+        "learners/hop_learner.py",
+        f"{KNOWN}::test_a_team_learns_from_all_agents_and_a_focal_agent_from_itself",
+        ("observed = acted * (~planned if self.focal else 1.0)", "observed = acted"),
+        ("acted = filled * alive[:, :-1]", "acted = filled * jnp.ones_like(alive[:, :-1])"),
+        ("mask = acted * planned", "mask = acted"),
+        ("if self.shared_reward else acted) * planned", "if self.shared_reward else acted)"),
+        ("s.reward_scale * batch.reward[:, :-1]", "batch.reward[:, :-1]"),
+        ("policy_loss + s.value_coef * value_loss", "policy_loss + value_loss"),
+        ("co_players = s.model_coef * (", "co_players = ("),
+        ("policy_loss = masked_mean(-(search * log_pi)", "policy_loss = masked_mean((search * log_pi)"),
+    ),
+    *_of(
+        "learners/hop_learner.py",
+        f"{KNOWN}::test_agents_of_a_team_that_died_have_values_but_no_policies",
+        ("alive[:, 1:] | self.shared_reward", "alive[:, 1:]"),
+        ("(jnp.broadcast_to(filled, acted.shape) if self.shared_reward else acted) * planned", "acted * planned"),
+    ),
+    *_of(
+        "learners/hop_learner.py",
+        f"{HOP}::test_the_loss_by_hand",
+        ("model_loss + s.exclusive_coef * exclusive_loss", "model_loss + exclusive_loss"),
+        ("observed * (reached >= 0)", "observed"),
+        ("-jnp.log1p(-0.999 * probability)", "-jnp.log(probability)"),
+    ),
+    # --- optimisation
+    *_of(
+        "learners/base.py",
+        f"{KNOWN}::test_every_network_and_every_seat_is_clipped_by_itself",
+        ("jax.vmap(clip)(tree) if isinstance(tree, IDVRNNAgent) else clip(tree)", "clip(tree)"),
+        ("return {name: clip_network(tree) for name, tree in grads.items()}, state", "return clip(grads), state"),
+        ("factor = jnp.minimum(1.0, largest", "factor = (largest"),
+    ),
+    *_of(
+        "learners/base.py",
+        f"{KNOWN}::test_target_networks_are_copied_when_an_interval_of_episodes_has_passed",
+        ("episode // interval > since // interval", "episode // interval >= since // interval"),
+        ("episode // interval > since // interval", "episode % interval == 0"),
+        ("jnp.where(due, new, old)", "new"),
+    ),
+]
+
+
+def occurrences(mutant: Mutant) -> int:
+    """How often the text occurs in the file; a mutant needs exactly one."""
+    return (ROOT / "omg" / mutant.file).read_text().count(mutant.text)
+
+
+def main(arguments: list[str]) -> int:
+    options = dict(argument.removeprefix("--").partition("=")[::2] for argument in arguments)
+    if unknown := set(options) - {"only", "jobs"}:
+        print(f"unknown option {sorted(unknown)[0]}: mutants.py takes --only=SUBSTRING and --jobs=N.")
+        return 2
+    only = options.get("only", "")
+    mutants = [m for m in MUTANTS if any(only in part for part in (m.file, m.text, m.replacement, *m.tests))]
+    misplaced = [m for m in mutants if occurrences(m) != 1]
+    for mutant in misplaced:
+        print(f"{occurrences(mutant)} occurrences instead of one in {mutant.file}: {mutant.text}")
+    if misplaced or not mutants:
+        print("nothing was run." if misplaced else f"no mutant contains {only!r}.")
+        return 1
+
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        tests = sorted({test for mutant in mutants for test in mutant.tests})
+        unchanged = copy_of(ROOT, Path(folder) / "unchanged")
+        # JaxMARL is imported once at the start of the tests, which takes seconds. No test of a mutant uses it.
+        (unchanged / "jaxmarl").mkdir()
+        (unchanged / "jaxmarl" / "__init__.py").touch()
+        status, output = run(unchanged, tests)
+        if status != 0:
+            print(f"the tests fail without any mutant:\n{output}")
+            return 1
+        print(f"{len(tests)} tests pass on the unchanged code ({time.monotonic() - started:.0f} s)", flush=True)
+        with ThreadPoolExecutor(int(options.get("jobs", 2))) as pool:
+            results = pool.map(lambda pair: judge(unchanged, Path(folder) / str(pair[0]), pair[1]), enumerate(mutants))
+            survived = list(report(mutants, results))
+    minutes = (time.monotonic() - started) / 60
+    print(f"{len(mutants) - len(survived)} of {len(mutants)} mutants killed in {minutes:.1f} minutes")
+    return 1 if survived else 0
+
+
+def report(mutants: list[Mutant], results: Iterator[tuple[bool, str]]) -> Iterator[Mutant]:
+    """Prints one line per mutant as the results come in; yields the mutants that were not killed."""
+    for mutant, (killed, note) in zip(mutants, results, strict=True):
+        print(f"{note}: {mutant.file}: {mutant.text} → {mutant.replacement}", flush=True)
+        if not killed:
+            yield mutant
+
+
+def judge(unchanged: Path, folder: Path, mutant: Mutant) -> tuple[bool, str]:
+    """Runs a mutant's tests on a copy that contains it. Only a failing test kills it, not an error of collection."""
+    copy = copy_of(unchanged, folder)
+    path = copy / "omg" / mutant.file
+    path.write_text(path.read_text().replace(mutant.text, mutant.replacement))
+    status, output = run(copy, list(mutant.tests))
+    shutil.rmtree(copy)
+    if status == 1:
+        return True, "killed"
+    return False, "SURVIVED" if status == 0 else f"NOT TESTED (pytest status {status})\n{output}\n"
+
+
+def copy_of(root: Path, folder: Path) -> Path:
+    """A copy of the package and its tests, with their compiled modules: only the mutated one is compiled anew."""
+    for name in ("omg", "tests", "jaxmarl"):
+        if (root / name).is_dir():
+            shutil.copytree(root / name, folder / name)
+    shutil.copy(root / "pyproject.toml", folder)
+    return folder
+
+
+def run(folder: Path, tests: list[str]) -> tuple[int, str]:
+    """pytest's exit status (0: all passed, 1: some failed) and the end of its output."""
+    environment = os.environ | {
+        "PYTHONPATH": str(folder),
+        "OMG_TEST_CACHE": str(CACHE),
+        "JAX_PLATFORMS": "cpu",
+    }
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n0", "-p", "no:cacheprovider", *tests]
+    try:
+        done = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=TIMEOUT, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return 1, f"still running after {TIMEOUT} s"
+    return done.returncode, (done.stdout + done.stderr)[-2000:]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

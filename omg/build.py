@@ -1,0 +1,350 @@
+"""The components of an experiment, built by name from its configuration, and the checks that come first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import yaml
+
+from omg import artifacts
+from omg import config as configuration
+from omg.components.action_selectors import REGISTRY as selector_REGISTRY
+from omg.components.episode_buffer import ReplayBuffer, make_scheme
+from omg.controllers import AMONG_OTHERS, Controller
+from omg.controllers import REGISTRY as mac_REGISTRY
+from omg.envs import REGISTRY as env_REGISTRY
+from omg.envs import MultiAgentEnv, Spec, trust
+from omg.envs.host import HostEnv
+from omg.evaluation.adaptation import AdaptSettings
+from omg.learners import REGISTRY as le_REGISTRY
+from omg.learners import Learner
+from omg.learners.am_learner import VAESettings
+from omg.modules.agents import REGISTRY as agent_REGISTRY
+from omg.modules.am import REGISTRY as am_REGISTRY
+from omg.modules.critics import REGISTRY as critic_REGISTRY
+from omg.modules.mixers import REGISTRY as mixer_REGISTRY
+from omg.opponents.pool import PoolSettings
+from omg.opponents.seating import SeatingSettings, seat
+from omg.runners import REGISTRY as r_REGISTRY
+from omg.runners import HostRunner, PolicyGroup, TeamRunner, focal_scheme
+from omg.runners.workers import Recipe
+from omg.training.host_loop import HostLoop
+from omg.training.loop import TrainingLoop
+from omg.training.settings import BenchSettings, LoopSettings, RunSettings
+from omg.utils import checkpoints, device
+from omg.utils.logging import say
+from omg.utils.plugins import loaded
+from omg.utils.settings import UserError, choose, fill, names_of, nearest, options_of
+
+Config = dict[str, Any]
+
+
+class Experiment(NamedTuple):
+    """Everything a run consists of. Nothing large has been allocated yet."""
+
+    config: Config
+    settings: RunSettings
+    env: MultiAgentEnv
+    mac: Controller
+    learner: Learner
+    loop: TrainingLoop
+
+    @property
+    def spec(self) -> Spec:
+        return self.env.spec
+
+
+# --- settings
+
+
+def component_settings() -> dict[str, type]:
+    """Every dataclass of settings in the program, by the name of a component that reads it."""
+    found: dict[str, type] = {
+        "every run": RunSettings,
+        "the training loop": LoopSettings,
+        "one agent among others (--pool, --multi_algs)": SeatingSettings,
+        "omg pool and --pool=rules": PoolSettings,
+        "omg pretrain and omg collect": VAESettings,
+        "omg adapt": AdaptSettings,
+        "omg bench": BenchSettings,
+    }
+    registries: tuple[Mapping[str, Any], ...] = (
+        mac_REGISTRY, agent_REGISTRY, selector_REGISTRY, am_REGISTRY, le_REGISTRY, mixer_REGISTRY, critic_REGISTRY,
+    )  # fmt: skip
+    for registry in registries:
+        for name, component in registry.items():
+            if issubclass(component, Controller):
+                found[name] = component.settings_classes({})[0]
+            else:
+                found[name] = component.Settings
+    return found
+
+
+def known_keys(extra: Sequence[type] = ()) -> dict[str, str]:
+    """Every setting of the program, and the component that reads it."""
+    owners: dict[str, str] = {}
+    for owner, cls in [*component_settings().items(), *((cls.__name__, cls) for cls in extra)]:
+        for key in names_of(cls):
+            owners.setdefault(key, owner)
+    return owners
+
+
+def settings_of(config: Mapping[str, Any]) -> list[type]:
+    """The dataclasses of all settings that the components of a configuration read."""
+    run = fill(RunSettings, config)
+    classes = [RunSettings, LoopSettings]
+    classes += choose(mac_REGISTRY, run.mac, "mac").settings_classes(config)
+    classes += choose(le_REGISTRY, run.learner, "learner").settings_classes(config)
+    if run.mac in AMONG_OTHERS.values():
+        classes.append(SeatingSettings)
+    if config.get("pool") == artifacts.SCRIPTED:
+        classes.append(PoolSettings)
+    return classes
+
+
+def resolve(
+    config: Mapping[str, Any], typed: Iterable[str] = (), extra: Sequence[type] = ()
+) -> tuple[Config, list[str]]:
+    """The configuration reduced to what the chosen components read, each value checked; and notices of what changed.
+
+    `typed` are the keys that the user gave: one that no chosen component reads is an error. `extra` are the settings
+    of the command itself.
+    """
+    owners = known_keys(extra)
+    for key in config:
+        if key not in owners:
+            hint = nearest(key, owners) or " All settings: omg train --help."
+            raise UserError(f"unknown key {key!r}.{hint}")
+    config, notices = _among_others(dict(config))
+    classes = [*settings_of(config), *extra]
+    known = {name for cls in classes for name in names_of(cls)}
+    for key in typed:
+        if key not in known:
+            raise UserError(
+                f"{key} has no effect here: it is a setting of {owners[key]}, which this command does not use."
+            )
+    resolved: Config = {}
+    for cls in classes:
+        resolved |= asdict(fill(cls, config))
+    return resolved, notices
+
+
+def _among_others(config: Config) -> tuple[Config, list[str]]:
+    """With a pool or a mixed team, an independent learner becomes one agent among others."""
+    wanted = config.get("multi_algs") or config.get("pool")
+    mac, name = config.get("mac", "basic_mac"), config.get("name")
+    if not wanted or mac in AMONG_OTHERS.values():
+        return config, []
+    learner = choose(le_REGISTRY, config.get("learner", "q_learner"), "learner")
+    team = config.get("train_alg") or name
+    among = "Independent learners can: iql, d3qn, ppo, hop, and those with an agent model (iql_am, iql_omg, …)."
+    if config.get("mixer") or not (learner.can_be_focal or learner.among_others):
+        raise UserError(f"{team} learns for a whole team, not for one agent among others. {among}")
+    changed = {"mac": AMONG_OTHERS.get(str(mac), str(mac))}
+    notices = []
+    if learner.among_others:
+        changed["learner"] = learner.among_others
+        notices.append(f"one agent learns among others: learner {config['learner']} → {learner.among_others}.")
+    return config | changed, notices
+
+
+def args_sanity_check(config: Mapping[str, Any]) -> tuple[Config, list[str]]:
+    """Adjusts settings that do not fit together and says so; refuses what cannot be adjusted."""
+    config, notices = dict(config), []
+    loop = fill(LoopSettings, config)
+    if loop.batch_size > loop.buffer_size:
+        raise UserError(
+            f"batch_size ({loop.batch_size}) is larger than buffer_size ({loop.buffer_size}): an update could never "
+            f"be sampled. Try --buffer_size={loop.batch_size} or more."
+        )
+    envs = loop.batch_size_run
+    if envs > loop.buffer_size:
+        raise UserError(
+            f"batch_size_run ({envs}) is larger than buffer_size ({loop.buffer_size}): the buffer could not hold "
+            f"one collection. Try --buffer_size={envs} or more."
+        )
+    if loop.buffer_size % envs:
+        config["buffer_size"] = loop.buffer_size // envs * envs
+        notices.append(
+            f"buffer_size {loop.buffer_size} → {config['buffer_size']}, a multiple of batch_size_run ({envs})."
+        )
+        if config["buffer_size"] < loop.batch_size:
+            raise UserError(f"buffer_size, a multiple of batch_size_run ({envs}), is below batch_size.")
+    return config, notices
+
+
+# --- components
+
+
+class StandIns(NamedTuple):
+    """What speed measurements use instead of a pool and pre-trained networks on disk."""
+
+    groups: list[PolicyGroup]
+    artifacts: dict[str, Any]
+
+
+def make_env(config: Mapping[str, Any]) -> MultiAgentEnv:
+    return choose(env_REGISTRY, config["env"], "environment")(config.get("env_args") or {})
+
+
+def make_learner(
+    env: MultiAgentEnv,
+    config: Mapping[str, Any],
+    saved: checkpoints.Checkpoint | None = None,
+    stand_ins: StandIns | None = None,
+) -> Learner:
+    """Controller and learner of an experiment, with the pre-trained networks they need."""
+    run = fill(RunSettings, config)
+    make_mac, make = choose(mac_REGISTRY, run.mac, "mac"), choose(le_REGISTRY, run.learner, "learner")
+    focal = run.mac in AMONG_OTHERS.values()
+    if not (make.can_be_focal if focal else make.can_be_team):
+        only = "cannot learn" if focal else "only learns"
+        raise UserError(f"{run.learner} {only} for one agent among others (mac={AMONG_OTHERS['basic_mac']}).")
+    fill(make.Settings, config)
+    needs = make_mac.needs_of(config)
+    found = {
+        name: stand_ins.artifacts[name] if stand_ins else artifacts.find(name, env.spec, config, saved)
+        for name in needs
+    }
+    mac = make_mac.create(env, config, found)
+    return make(env.spec, mac, config, focal, found)
+
+
+def build(
+    config: Mapping[str, Any], stand_ins: StandIns | None = None, saved: checkpoints.Checkpoint | None = None
+) -> Experiment:
+    """Every component by its name. What does not fit together, or into memory, is refused here."""
+    run, settings = fill(RunSettings, config), fill(LoopSettings, config)
+    make_runner: Any = choose(r_REGISTRY, run.runner, "runner")
+    make_mac = choose(mac_REGISTRY, run.mac, "mac")
+    host, focal = issubclass(make_runner, HostRunner), run.mac in AMONG_OTHERS.values()
+    choose(env_REGISTRY, run.env, "environment")
+    if host and make_mac.plans:
+        raise UserError(f"{run.name} plans in the compiled environment: runner must be vector, not {run.runner}.")
+    env = make_env(config)
+    if isinstance(env, HostEnv) and not host:
+        raise UserError(f"{run.env} runs outside the compiled program: set --runner=episode or --runner=parallel.")
+    if focal and host:
+        raise UserError(
+            f"one agent among others needs a compiled environment: runner must be vector, not {run.runner}."
+        )
+    if host and run.seeds > 1:
+        raise UserError(f"runner: {run.runner} trains one seed at a time: set --seeds=1.")
+    if focal:
+        # The seating comes first: a missing pool is the likeliest mistake.
+        groups, algorithms = stand_ins.groups if stand_ins else None, list(configuration.available("algs"))
+        seating = fill(SeatingSettings, config)
+        seats = seat(seating, run.name, env.spec, algorithms, lambda: artifacts.open_pool(config), groups)
+    learner = make_learner(env, config, saved, stand_ins)
+    if learner.on_policy and settings.buffer_size != settings.batch_size_run:
+        raise UserError(
+            f"{run.learner} learns only from fresh episodes: buffer_size ({settings.buffer_size}) must equal "
+            f"batch_size_run ({settings.batch_size_run})."
+        )
+    mac: Any = learner.mac
+    scheme, axes = make_scheme(env.spec)
+    scheme |= mac.scheme
+    if focal:
+        run = replace(run, t_max=run.t_max * env.spec.n_agents)
+        runner: Any = TeamRunner(
+            env, mac, *seats, scheme, axes, settings.batch_size_run, run.n_seeds, seating.opponents_per_collection
+        )
+        scheme = scheme | focal_scheme(mac)
+    elif host:
+        recipe = Recipe(run.env, dict(run.env_args), run.seed, loaded(), trust.allowed())
+        runner = make_runner(env, mac, scheme, axes, settings.batch_size_run, recipe, run.worker_timeout)
+    else:
+        runner = make_runner(env, mac, scheme, axes, settings.batch_size_run, run.n_seeds)
+    size = max(settings.buffer_size // runner.batch_size, 1) * runner.batch_size
+    buffer = ReplayBuffer(scheme, axes, size, env.spec.episode_limit + 1)
+    buffer = _within_limit(buffer, settings.buffer_gib, runner.batch_size)
+    _check_memory(buffer, run.seeds)
+    loop = (HostLoop if host else TrainingLoop)(runner, buffer, learner, settings, run.all_seeds)
+    if loop.sampled > buffer.buffer_size:
+        raise UserError(
+            f"an update takes {loop.sampled} episodes ({settings.batch_size} for each seat), and the buffer holds "
+            f"{buffer.buffer_size}. Try --buffer_size={-(-loop.sampled // loop.collected) * loop.collected} or more."
+        )
+    return Experiment(dict(config), run, env, mac, learner, loop)
+
+
+class Player(NamedTuple):
+    """A saved agent with every seed it was trained with, ready to sit in one seat or in all others."""
+
+    name: str
+    mac: Any
+    params: list[Any]
+    """The networks of each seed."""
+    config: Config
+    vae: Any = None
+
+    def group(self) -> PolicyGroup:
+        """As opponents: its first seed."""
+        return PolicyGroup(self.mac, jax.tree.map(lambda x: jnp.asarray(x)[None], self.params[0]), (0,))
+
+
+def load_player(found: checkpoints.Checkpoint, env: MultiAgentEnv, config: Mapping[str, Any] | None = None) -> Player:
+    """Any saved model: its components are built and its networks restored."""
+    config = dict(config or found.manifest["config"])
+    learner = make_learner(env, config, found)
+    state = jax.eval_shape(learner.init, jax.random.key(0))
+    # A critic values candidate subgoals in evaluations, although it does not act.
+    names = [name for name in state.params if name in learner.acting(state) or name == "critic"]
+    seeds = len(found.manifest["seeds"])
+
+    def like(tree: Any) -> Any:
+        if seeds == 1:
+            return tree
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct((seeds, *x.shape), x.dtype), tree)
+
+    params = {name: checkpoints.load(found, name, like(state.params[name])) for name in names if name != "mixer"}
+    params = jax.tree.map(jnp.asarray, params)
+    each = [params] if seeds == 1 else [jax.tree.map(lambda x, i=i: x[i], params) for i in range(seeds)]
+    return Player(str(config["name"]), learner.mac, each, config, learner.artifacts.get("vae"))
+
+
+def _within_limit(buffer: ReplayBuffer, gib: float, collected: int) -> ReplayBuffer:
+    """The same buffer, or as many whole collections as fit into `buffer_gib`."""
+    fits = int(gib * 2**30) // buffer.bytes_per_episode()
+    if buffer.buffer_size <= fits:
+        return buffer
+    size = max(fits // collected, 1) * collected
+    say(f"buffer_size {buffer.buffer_size} → {size}: the most that fits into {gib:g} GiB (buffer_gib).", "yellow")
+    return ReplayBuffer(buffer.scheme, buffer.groups, size, buffer.max_seq_length)
+
+
+def _check_memory(buffer: ReplayBuffer, seeds: int) -> None:
+    each = buffer.bytes_per_episode() * seeds
+    needed, free = each * buffer.buffer_size, device.free_memory()
+    if needed > free:
+        gib = 2**30
+        raise UserError(
+            f"the replay buffer does not fit: {buffer.buffer_size} episodes take {needed / gib:.1f} GiB and "
+            f"{free / gib:.1f} GiB are free. The largest that fits is --buffer_size={int(0.8 * free // each)}."
+        )
+
+
+def default_yaml() -> str:
+    """`configs/default.yaml`: every setting with its default and help text, as the dataclasses declare them."""
+    lines = [
+        "# Generated from the settings in the code (make defaults). The YAML files of environment and algorithm and",
+        "# the command line are merged over these defaults, in that order.",
+    ]
+    shown: set[str] = set()
+    for owner, cls in component_settings().items():
+        new = [option for option in options_of(cls) if option["name"] not in shown]
+        if new:
+            lines.append(f"\n# --- {owner}")
+        for option in new:
+            shown.add(option["name"])
+            entry = yaml.safe_dump({option["name"]: option["default"]}, default_flow_style=True, width=200)
+            lines.append(f"{entry.strip()[1:-1]:<30} # {option['help']}")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    (configuration.CONFIG_DIR / "default.yaml").write_text(default_yaml())

@@ -1,0 +1,45 @@
+"""The verbs of the command line, one module each. A module has `SUMMARY`, `EXAMPLES`, `settings` and `main`."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+from omg.config import Command
+from omg.utils.settings import UserError, nearest
+
+VERBS = {
+    "train": "train an algorithm, alone or among others",
+    "evaluate": "test a saved model, alone or with every member of a pool",
+    "pool": "train a pool of frozen opponents, or describe one (omg pool show)",
+    "pretrain": "train OMG's VAE of states, or HOP+'s goals",
+    "collect": "record trajectories of a pool's members",
+    "crossplay": "play saved agents and scripted policies with each other",
+    "adapt": "play a saved agent with the same co-players for several episodes",
+    "workflow": "run a list of commands from a YAML file, such as a whole comparison",
+    "bench": "measure the speed of training and of the environment",
+    "list": "list algorithms, environments and workflows",
+    "completion": "print a completion script for bash or zsh",
+}
+SACRED_COMMANDS = ("print_config", "print_dependencies", "save_config", "print_named_configs")
+TAKES_WORDS = ("pool", "crossplay", "workflow", "completion")
+"""Verbs with positional arguments."""
+
+
+def check_verb(verb: str) -> None:
+    known = (*VERBS, *SACRED_COMMANDS)
+    if verb not in known:
+        raise UserError(f"unknown command {verb!r}.{nearest(verb, known)} Known: {', '.join(known)}.")
+
+
+def module_of(verb: str) -> ModuleType:
+    """The module of a verb; Sacred's own commands belong to `train`."""
+    check_verb(verb)
+    name = "train" if verb in SACRED_COMMANDS else "list_configs" if verb == "list" else verb
+    return importlib.import_module(f"omg.commands.{name}")
+
+
+def run(command: Command) -> int:
+    """Runs a command; returns the exit status."""
+    verb = "evaluate" if command.verb == "train" and command.get("evaluate") is True else command.verb
+    return module_of(verb).main(command)

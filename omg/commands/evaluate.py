@@ -1,0 +1,114 @@
+"""`omg evaluate`: tests a saved model, in the setting it was trained in or with every member of a pool."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from omg.artifacts import open_pool
+from omg.build import Player, args_sanity_check, build, load_player, make_env
+from omg.commands.common import result_folder, saved_model
+from omg.config import Command
+from omg.envs import MultiAgentEnv
+from omg.evaluation import report
+from omg.evaluation.encounters import Encounter, Result
+from omg.evaluation.metrics import over_seeds, summarise
+from omg.evaluation.replay import check_render, save_focal_replay, save_replay
+from omg.opponents.pool import SPLIT_NAMES, PoolSettings
+from omg.runners import PolicyGroup
+from omg.training.restore import check_seeds, load_acting
+from omg.training.settings import RunSettings
+from omg.utils import checkpoints
+from omg.utils.files import check_writable, make_folder, write_json
+from omg.utils.logging import ProgressReport, compiling, show
+from omg.utils.settings import UserError
+
+SUMMARY = """\
+Tests a saved model. Without --pool: as in training. With --pool: test_nepisode episodes with every member of a pool,
+training members and unseen ones apart, with intervals over seeds; writes partners.json, opponents.csv and figures."""
+EXAMPLES = [
+    "omg evaluate --checkpoint_path=results/mine --test_nepisode=100 --save_replay",
+    "omg evaluate --checkpoint_path=results/mine --pool=results/pools/foraging",
+    "omg evaluate --checkpoint_path=results/mine --pool=rules",
+]
+
+
+def settings(command: Command) -> list[type]:
+    return [RunSettings]
+
+
+def main(command: Command) -> int:
+    extra = (PoolSettings,) if command.get("pool") else ()
+    found, config, pool = saved_model(command, extra)
+    folder = result_folder(config, found.path.parent.parent / "evaluation" / found.path.name)
+    check_writable(folder)
+    summary = with_pool(found, config, pool, folder) if pool else as_trained(found, config, folder)
+    write_json(folder / "summary.json", summary)
+    print(folder)
+    return 0
+
+
+def as_trained(found: checkpoints.Checkpoint, config: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The test of the training run, with as many episodes as asked for."""
+    config, _ = args_sanity_check(config)
+    experiment = build(config, saved=found)
+    run = experiment.settings
+    if run.save_replay:
+        check_render(experiment.env)
+    check_seeds(found, run.seeds)
+    acting = load_acting(experiment.loop, found)
+    with compiling(f"test of {run.name} on {run.env_config}"):
+        stats = experiment.loop.evaluate(acting, 0, run.test_nepisode)
+    each = summarise(experiment.spec, stats, run.n_seeds)
+    summary = {"t_env": found.t_env, "seed": run.seed, "test_nepisode": run.test_nepisode, **over_seeds(each)}
+    make_folder(folder)
+    if run.save_replay and experiment.learner.focal:
+        env, params = experiment.env, acting if run.seeds == 1 else jax.tree.map(lambda x: x[0], acting)
+        player = load_player(found, env, config)
+        group = experiment.loop.runner.opponents[0].groups[-1]
+        save_focal_replay(
+            env, player.mac, player.params[0], group, jax.random.key(run.seed), folder / "replay.gif", player.vae
+        )
+    elif run.save_replay:
+        params = acting if run.seeds == 1 else jax.tree.map(lambda x: x[0], acting)
+        save_replay(experiment.env, experiment.mac, params, jax.random.key(run.seed), folder / "replay.gif")
+    show(summary)
+    return summary
+
+
+def with_pool(found: checkpoints.Checkpoint, config: dict[str, Any], pool_path: str, folder: Path) -> dict[str, Any]:
+    """Every member of a pool with a saved agent; table, CSV and figures into the folder."""
+    env = make_env(config)
+    pool = open_pool(config | {"pool": pool_path})
+    player = load_player(found, env, config)
+    ids = pool.ids(SPLIT_NAMES)
+    if not ids:
+        raise UserError(f"the pool in {pool.folder} has no members yet.")
+    groups, episodes = pool.groups(env.spec, ids), int(config["test_nepisode"])
+    make_folder(folder)
+    if config["save_replay"]:
+        check_render(env)
+        key = jax.random.key(config["seed"])
+        save_focal_replay(env, player.mac, player.params[0], groups[-1], key, folder / "replay.gif", player.vae)
+    results, played = play_all(env, player, groups, episodes, f"{player.name} with {len(ids)} partners")
+    estimates = report.write(folder, pool, results, found.manifest["seeds"], f"{player.name} on {config['env_config']}")
+    return {"t_env": found.t_env, "episodes_per_opponent": played, "opponents": report.plain_numbers(estimates)}
+
+
+def play_all(
+    env: MultiAgentEnv, player: Player, groups: Sequence[PolicyGroup], episodes: int, title: str
+) -> tuple[list[list[Result]], int]:
+    """For every seed of the player, the results with every member; and the episodes played with each."""
+    encounters = [Encounter(env, player.mac, group, episodes, player.vae) for group in groups]
+    results: list[list[Result]] = []
+    with ProgressReport(title, len(player.params) * len(encounters), unit="groups of partners") as progress:
+        for i, params in enumerate(player.params):
+            found: list[Result] = []
+            for j, encounter in enumerate(encounters):
+                found += encounter.play(params, jax.random.fold_in(jax.random.key(17), i))
+                progress.update(i * len(encounters) + j + 1)
+            results.append(sorted(found, key=lambda r: r.member))
+    return results, encounters[0].episodes

@@ -1,0 +1,153 @@
+"""`omg pretrain`: trains OMG's VAE of states, or HOP+'s goals, on play of a pool's training members."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from omg.artifacts import build_goals, build_vae, card_of, home, open_pool
+from omg.build import make_env
+from omg.commands.common import configure, result_folder, stamped
+from omg.components.episode_buffer import make_scheme
+from omg.config import Command
+from omg.controllers.scripted_controller import ScriptedMAC
+from omg.envs import MultiAgentEnv
+from omg.evaluation.figures import goal_figure, vae_figures
+from omg.learners import goal_learning
+from omg.learners.am_learner import AMLearner, VAESettings
+from omg.modules.am.omg_am import OMGSettings
+from omg.modules.goal_sets import GoalSettings, GoalSpace
+from omg.opponents import random_action
+from omg.opponents.pool import PoolSettings
+from omg.opponents.seating import SeatingSettings
+from omg.runners import PolicyGroup, VectorRunner
+from omg.utils import checkpoints
+from omg.utils.files import write_json
+from omg.utils.logging import ProgressReport, say, show
+from omg.utils.settings import UserError, fill
+
+SUMMARY = """\
+Plays episodes of a pool's training members and trains a VAE on them: OMG's VAE of states (--config=iql_omg), or the
+goals of HOP+ (--config=hop_plus). Training finds the newest one that fits; vae_path or goals_path names another."""
+EXAMPLES = [
+    "omg pretrain --config=iql_omg --env-config=foraging",
+    "omg pretrain --config=hop_plus --env-config=stag_hunt --pool=rules",
+]
+EXTRA = (VAESettings, SeatingSettings, PoolSettings, OMGSettings)
+
+
+def settings(command: Command) -> list[type]:
+    return [VAESettings, GoalSettings, *EXTRA[1:]]
+
+
+def main(command: Command) -> int:
+    config = configure(command, EXTRA)
+    print(pretrain_goals(config) if config.get("learned_goals") else pretrain_vae(config))
+    return 0
+
+
+def pretrain_vae(config: dict[str, Any]) -> Path:
+    """Collects states, trains and saves the VAE; returns its folder."""
+    env = make_env(config)
+    pool = open_pool(config)
+    card, s = card_of("vae", env.spec, config), fill(VAESettings, config)
+    members = pool.ids(["train"])
+    data = states_of(env, pool.groups(env.spec, members), s.vae_episodes, card["obs_is_state"])
+    say(f"{len(data):,} states of {card['size']} features from {len(members)} opponents")
+    key = jax.random.key(config["seed"])
+    held_out, data = data[: len(data) // 10], data[len(data) // 10 :]
+    vae, curve = train(build_vae(card, key), data, s, key, f"VAE of {config['env_config']}")
+    unseen = jnp.asarray(held_out)
+    decoded = vae.decode(vae.encode(unseen).mu)
+    error = ((vae.standard(decoded) - vae.standard(unseen)) ** 2).mean()
+    summary = {
+        "states": len(data),
+        "recons_loss": curve[-1]["recons_loss"],
+        "kl_loss": curve[-1]["kl_loss"],
+        "held_out_unexplained": float(error / (vae.standard(unseen) ** 2).mean()),
+    }
+    folder = save("vae", vae, card, config, s, curve, summary)
+    vae_figures(folder, curve, np.asarray(unseen[:24]), np.asarray(decoded[:24]))
+    return folder
+
+
+def pretrain_goals(config: dict[str, Any]) -> Path:
+    """Collects trajectories (or reads them), trains a VAE of events, chooses goals in its latent space."""
+    env = make_env(config)
+    g, s = fill(GoalSettings, config), fill(VAESettings, config)
+    if s.trajectories:
+        played = goal_learning.read(Path(s.trajectories), env.spec)
+    else:
+        pool = open_pool(config)
+        groups = pool.groups(env.spec, pool.ids(["train"]))
+        played = goal_learning.play(env, groups, s.vae_episodes, int(config["seed"]))
+    card = card_of("goals", env.spec, config)
+    rows, reward = goal_learning.events(played, g.goal_form, card["goal_window"], env.spec.episode_limit)
+    if len(rows) < g.n_goal_clusters:
+        raise UserError(
+            f"there are {len(rows)} events with a reward in {len(played.obs)} episodes, too few for "
+            f"{g.n_goal_clusters} goals: collect more (--vae_episodes), or from members that earn rewards."
+        )
+    key = jax.random.key(config["seed"])
+    start = build_goals(card, key).vae
+    vae, curve = train(start, rows, s, key, f"goals of {config['env_config']}")
+    latents = vae.encode(jnp.asarray(rows)).mu
+    goals = goal_learning.choose_goals(latents, g.n_goal_clusters, g.goal_choice, jax.random.fold_in(key, 2))
+    space = GoalSpace(vae, goals, g.goal_form)
+    nearest = np.asarray(space.distances(latents).argmin(-1))
+    summary = {
+        "events": len(rows),
+        "recons_loss": curve[-1]["recons_loss"],
+        "reward_explained": goal_learning.explained(reward, nearest),
+        "largest_cluster": float(np.bincount(nearest).max() / len(nearest)),
+    }
+    folder = save("goals", space, card, config, s, curve, summary)
+    title = f"goals of {config['env_config']}"
+    goal_figure(folder / "goals.png", np.asarray(latents), reward, np.asarray(goals), title)
+    return folder
+
+
+def train(start: Any, rows: np.ndarray, s: VAESettings, key: jax.Array, title: str) -> tuple[Any, list[dict]]:
+    curve: list[dict[str, float]] = []
+    with ProgressReport(title, s.vae_updates, unit="updates") as progress:
+
+        def report(done: int, metrics: dict[str, float]) -> None:
+            curve.append({"updates": done, **metrics})
+            progress.update(done)
+
+        vae = AMLearner(s).train(start, jnp.asarray(rows), jax.random.fold_in(key, 1), report)
+    return vae, curve
+
+
+def save(
+    name: str, network: Any, card: Any, config: dict[str, Any], s: VAESettings, curve: list[dict], summary: dict
+) -> Path:
+    at = stamped({"local_results_path": str(home(name, config))}, str(config["env_config"]))
+    folder = result_folder(config, at)
+    checkpoints.save(folder / "checkpoints", s.vae_updates, {name: jax.device_get(network)}, {name: card}, 1)
+    write_json(folder / "curve.json", curve)
+    write_json(folder / "summary.json", summary)
+    show(summary)
+    return folder
+
+
+def states_of(env: MultiAgentEnv, groups: Sequence[PolicyGroup], episodes: int, of_state: bool) -> np.ndarray:
+    """The states of some episodes of each member (in a team of its own copies) and of random play, shuffled."""
+    rows = []
+    random = PolicyGroup(ScriptedMAC(env.spec, random_action), jnp.zeros(1, jnp.int32), (-1,))
+    for group in (*groups, random):
+        n = group.size
+        runner = VectorRunner(env, group.mac, *make_scheme(env.spec), episodes, n_seeds=n)
+        play = jax.jit(lambda p, keys, r=runner, n=n: r.play(p, jnp.zeros(n, jnp.int32), keys, True).batch)
+        batch = play(group.policies, jax.random.split(jax.random.key(n), n))
+        values = batch.unpacked("state" if of_state else "obs")
+        # The state after the last step counts as well.
+        real = np.asarray(batch["filled"])
+        real = real | np.concatenate([np.zeros_like(real[..., :1]), real[..., :-1]], -1)
+        rows.append(np.asarray(values)[real].reshape(-1, values.shape[-1]))
+    return np.random.default_rng(0).permutation(np.concatenate(rows)).astype(np.float32)

@@ -1,0 +1,218 @@
+"""`omg train`: trains an algorithm on an environment, alone or among others; resumes a run that was stopped."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import logging
+import warnings
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import jax
+import yaml
+
+from omg import config as configuration
+from omg.build import Experiment, args_sanity_check, build, resolve, settings_of
+from omg.commands import SACRED_COMMANDS
+from omg.commands.common import configure, prepared, trust_modules
+from omg.config import Command
+from omg.evaluation.figures import learning_curve
+from omg.evaluation.replay import check_render, save_focal_replay, save_replay
+from omg.training.restore import check_seeds, load_learner, start_of
+from omg.training.settings import RunSettings
+from omg.training.trainer import Trainer
+from omg.utils import checkpoints, device
+from omg.utils.files import check_writable, make_folder, write_json, write_text
+from omg.utils.interrupts import Interrupts
+from omg.utils.logging import Logger, say, show
+from omg.utils.plugins import load_plugins
+from omg.utils.settings import UserError, fill
+
+SUMMARY = """\
+Trains an algorithm (--config) on an environment (--env-config). With --pool, or with an algorithm that has an agent
+model, one agent learns among frozen others. A run writes config.yaml, metrics.jsonl, TensorBoard events, checkpoints,
+summary.json and a learning curve into its folder, and prints the folder. Ctrl-C saves a checkpoint first."""
+EXAMPLES = [
+    "omg train --config=qmix --env-config=foraging --seed=3 --t_max=200000 with env_args.grid_size=10",
+    "omg train --config=ppo --env-config=stag_hunt --pool=rules --seeds=5",
+    "omg train --config=1vdn1iql_omg --multi_algs --env-config=foraging",
+    "omg train --config=iql --env-config=foraging --run_dir=results/mine --resume",
+]
+MAY_CHANGE = (
+    "run_dir", "resume", "evaluate", "local_results_path", "use_cuda", "debug", "compilation_cache", "use_tensorboard",
+    "mongo_url", "keep_checkpoints", "save_replay", "worker_timeout", "load_step",
+)  # fmt: skip
+"""Settings that may differ when a run is resumed: they do not change what is learned."""
+
+
+def settings(command: Command) -> list[type]:
+    """The settings that this command line reads: those of the run and of the chosen components."""
+    load_plugins(command.imports)
+    return settings_of(resolve(configuration.load(command))[0])
+
+
+def main(command: Command) -> int:
+    if command.verb in SACRED_COMMANDS:
+        return under_sacred(configure(command), command.verb, None)
+    if command.get("resume"):
+        run_dir = command.get("run_dir")
+        if not isinstance(run_dir, str):
+            raise UserError("--resume needs to know which run: add --run_dir=DIR (a folder under results/).")
+        if (Path(run_dir) / "config.yaml").is_file():
+            return resume(command, Path(run_dir))
+        if not command.config and not command.env_config:
+            raise UserError(
+                f"there is no run to resume in {run_dir}: it has no config.yaml. To start it there, add --config and "
+                "--env-config."
+            )
+    config = configure(command)
+    if config["mongo_url"] and importlib.util.find_spec("pymongo") is None:
+        raise UserError("--mongo_url needs pymongo: pip install pymongo.")
+    return under_sacred(*prepare(config, new_folder(config)))
+
+
+def resume(command: Command, folder: Path) -> int:
+    """Continues the run in a folder. The same settings are accepted again; settings that differ are refused by name."""
+    load_plugins(command.imports)
+    saved = configuration.read_yaml(folder / "config.yaml")
+    trust_modules(command, saved)
+    typed = command.typed_keys()
+    whole = bool(command.config or command.env_config)
+    asked = configuration.load(command) if whole else configuration.override(saved, command)
+    asked, _ = args_sanity_check(resolve(asked, typed)[0])
+    differ = sorted(
+        key
+        for key in {*saved, *asked}
+        if key not in MAY_CHANGE and (whole or key in typed) and saved.get(key) != asked.get(key)
+    )
+    if differ:
+        changes = ", ".join(f"{key} ({saved.get(key)} → {asked.get(key)})" for key in differ[:5])
+        raise UserError(
+            f"the run in {folder} has other settings: {changes}. Leave them out to resume it, or start a new run "
+            f"(from its model: --checkpoint_path={folder})."
+        )
+    if (folder / "summary.json").exists():
+        say(f"the run in {folder} is finished: nothing to do.")
+        print(folder)
+        return 0
+    check_writable(folder)
+    changed = {key: asked[key] for key in MAY_CHANGE if key in typed and key in asked}
+    config = prepared(saved | changed | {"resume": True, "run_dir": str(folder)}, [])
+    return under_sacred(*prepare(config, folder))
+
+
+def new_folder(config: dict[str, Any]) -> Path:
+    """The folder of a new run. It is not created yet; a folder that holds a run is refused."""
+    if config.get("run_dir"):
+        folder = Path(str(config["run_dir"]))
+        if (folder / "config.yaml").exists():
+            raise UserError(f"{folder} already holds a run: add --resume to continue it, or choose another folder.")
+    else:
+        stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+        base = f"{config['name']}__{configuration.env_label(config)}__seed{config['seed']}__{stamp}"
+        results = Path(str(config["local_results_path"]))
+        folder, again = results / base, 1
+        while folder.exists():
+            again += 1
+            folder = results / f"{base}-{again}"
+    return check_writable(folder)
+
+
+def prepare(
+    config: dict[str, Any], folder: Path
+) -> tuple[dict[str, Any], None, tuple[Experiment, Path, checkpoints.Checkpoint | None]]:
+    """Checks and builds everything before a folder exists."""
+    config, notices = args_sanity_check(config)
+    for notice in notices:
+        say(notice, "yellow")
+    run = fill(RunSettings, config)
+    checkpoint = start_of(run, folder)
+    experiment = build(config, saved=checkpoint)
+    if run.save_replay:
+        check_render(experiment.env)
+    if checkpoint is not None:
+        if not run.resume and checkpoint.t_env >= experiment.settings.t_max:
+            seats = experiment.settings.t_max // run.t_max
+            raise UserError(
+                f"the model already has {checkpoint.t_env} steps: --t_max must be larger than "
+                f"{checkpoint.t_env // seats}."
+            )
+        check_seeds(checkpoint, run.seeds)
+        load_learner(experiment.loop, checkpoint)
+    make_folder(folder)
+    return config, None, (experiment, folder, checkpoint)
+
+
+def under_sacred(config: dict[str, Any], sacred_command: str | None, prepared_run: Any) -> int:
+    """`my_main` as Sacred's main function; or one of Sacred's own commands on the configuration."""
+    with warnings.catch_warnings():
+        # Sacred imports pkg_resources, which warns that it is deprecated.
+        warnings.simplefilter("ignore")
+        from sacred import SETTINGS, Experiment
+        from sacred.observers import FileStorageObserver
+
+    SETTINGS["CAPTURE_MODE"] = "no"
+    SETTINGS["CONFIG"]["READ_ONLY_CONFIG"] = False
+    SETTINGS["HOST_INFO"]["INCLUDE_GPU_INFO"] = False
+    experiment = Experiment("omg", save_git_info=False)
+    experiment.add_config(copy.deepcopy(config))
+
+    @experiment.main
+    def my_main(_run: Any, _config: dict[str, Any], _log: Any) -> int:
+        experiment, folder, checkpoint = prepared_run
+        return train(experiment, folder, checkpoint, _run)
+
+    if sacred_command:
+        experiment.run(sacred_command)
+        return 0
+    folder = prepared_run[1]
+    experiment.observers.append(FileStorageObserver(folder / "sacred", copy_sources=False))
+    if config["mongo_url"]:
+        from sacred.observers import MongoObserver
+
+        experiment.observers.append(MongoObserver(url=config["mongo_url"]))
+    logger: Any = logging.getLogger("omg")
+    logger.setLevel("DEBUG" if config["debug"] else "WARNING")
+    experiment.logger = logger
+    finished = experiment.run()
+    print(folder)
+    return int(finished.result or 0)
+
+
+def train(experiment: Experiment, folder: Path, checkpoint: checkpoints.Checkpoint | None, _run: Any) -> int:
+    """A whole run. Returns the exit status."""
+    run, spec = experiment.settings, experiment.spec
+    say(f"{run.name} on {run.env_config}: {spec.n_agents} agents, {device.describe()}, in {folder}")
+    # The folder and the fact of resuming are not part of the experiment: without them it can be repeated elsewhere.
+    config = experiment.config | {"run_dir": None, "resume": False}
+    resume_at = None if not run.resume else (checkpoint.t_env if checkpoint else -1)
+    with Interrupts() as stop, Logger(folder, run.use_tensorboard, _run, resume_at, run.all_seeds) as logger:
+        if not (folder / "config.yaml").exists():
+            write_text(folder / "config.yaml", yaml.safe_dump(config, sort_keys=False))
+        trainer = Trainer(experiment.loop, run, config, folder, logger, checkpoint)
+        stopped_by = trainer.run_safely(stop)
+        if stopped_by is not None:
+            say(f"stopped at {trainer.counters.t_env:,} steps. To continue: omg train --resume --run_dir={folder}")
+            return 128 + stopped_by
+        summary = trainer.summary()
+    learning_curve(folder)
+    if run.save_replay:
+        draw_replay(experiment, trainer.state.learner.params, folder)
+    # The summary marks the run as finished, so it comes last.
+    write_json(folder / "summary.json", summary)
+    show(summary)
+    return 0
+
+
+def draw_replay(experiment: Experiment, params: Any, folder: Path) -> None:
+    """A GIF of the first seed, with inferred subgoals or beliefs if the agent has them."""
+    params = params if experiment.settings.seeds == 1 else jax.tree.map(lambda x: x[0], params)
+    key, path = jax.random.key(experiment.settings.seed), folder / "replay.gif"
+    if not experiment.learner.focal:
+        save_replay(experiment.env, experiment.mac, params, key, path)
+        return
+    runner: Any = experiment.loop.runner
+    vae = experiment.learner.artifacts.get("vae")
+    save_focal_replay(experiment.env, experiment.mac, params, runner.opponents[0].groups[-1], key, path, vae)

@@ -1,0 +1,247 @@
+"""The layers that networks are built of: affine layers, a small network of them, a GRU and an LSTM.
+
+The GRU's `unroll` has a hand-written backward pass: the scan collects the gradients of the gates, and one large product
+after the scan turns them into the gradients of the recurrent weights. On the CPU every gate has a product of its own
+inside the scan, because slicing a wide product there makes XLA recompute it and lose vectorisation. On a GPU, where
+every product costs a kernel launch, the three products are one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+def few_launches() -> bool:
+    """Whether a kernel launch costs more than its arithmetic (GPU), so that small products are better fused."""
+    return jax.default_backend() != "cpu"
+
+
+def uniform(key: Array, shapes: tuple[tuple[int, ...], ...], bound: float) -> list[Array]:
+    """Arrays of these shapes with entries in ±bound, as in PyTorch. One call of the generator: it compiles slowly."""
+    sizes = [math.prod(shape) for shape in shapes]
+    noise = jax.random.uniform(key, (sum(sizes),), minval=-bound, maxval=bound)
+    ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
+    return [noise[end - size : end].reshape(shape) for end, size, shape in zip(ends, sizes, shapes, strict=True)]
+
+
+class Linear(eqx.Module):
+    """x W + b over the last axis. Initialised as in PyTorch."""
+
+    weight: Float[Array, "input output"]
+    bias: Float[Array, " output"]
+
+    def __init__(self, input_size: int, output_size: int, key: Array):
+        shapes = ((input_size, output_size), (output_size,))
+        self.weight, self.bias = uniform(key, shapes, max(input_size, 1) ** -0.5)
+
+    def __call__(self, x: Float[Array, "*rows input"]) -> Float[Array, "*rows output"]:
+        return x @ self.weight + self.bias
+
+
+class MLP(eqx.Module):
+    """Affine layers with ReLU between them."""
+
+    layers: tuple[Linear, ...]
+
+    def __init__(self, sizes: tuple[int, ...], key: Array):
+        keys = jax.random.split(key, len(sizes) - 1)
+        self.layers = tuple(Linear(i, o, k) for i, o, k in zip(sizes[:-1], sizes[1:], keys, strict=True))
+
+    def __call__(self, x: Float[Array, "*rows input"]) -> Float[Array, "*rows output"]:
+        for layer in self.layers[:-1]:
+            x = jax.nn.relu(layer(x))
+        return self.layers[-1](x)
+
+
+class Gates(NamedTuple):
+    """The input's share of the three gates: reset, update, candidate."""
+
+    reset: Float[Array, "*rows hidden"]
+    update: Float[Array, "*rows hidden"]
+    candidate: Float[Array, "*rows hidden"]
+
+
+class Recurrent(NamedTuple):
+    """The recurrent weights: one square matrix per gate, and the bias of the candidate."""
+
+    reset: Float[Array, "hidden hidden"]
+    update: Float[Array, "hidden hidden"]
+    candidate: Float[Array, "hidden hidden"]
+    bias: Float[Array, " hidden"]
+
+
+class GRU(eqx.Module):
+    """h' = z·h + (1-z)·n with n = tanh(x_n + r·(h W_n + b)); the layout of PyTorch's GRUCell."""
+
+    input_weight: Float[Array, "input three_hidden"]
+    input_bias: Float[Array, " three_hidden"]
+    recurrent: Recurrent
+
+    def __init__(self, input_size: int, hidden_size: int, key: Array):
+        square = (hidden_size, hidden_size)
+        shapes = ((input_size, 3 * hidden_size), (3 * hidden_size,), square, square, square, (hidden_size,))
+        self.input_weight, self.input_bias, *recurrent = uniform(key, shapes, hidden_size**-0.5)
+        self.recurrent = Recurrent(*recurrent)
+
+    @property
+    def carry_size(self) -> int:
+        return self.recurrent.bias.shape[-1]
+
+    def output(self, carry: Float[Array, "*rows hidden"]) -> Float[Array, "*rows hidden"]:
+        """The part of the carry that the next layer reads."""
+        return carry
+
+    def project(self, x: Float[Array, "*rows input"]) -> Gates:
+        """The input's share of every gate; for a sequence, one product over all time steps."""
+        rows = x.reshape(-1, x.shape[-1])
+        wide = (rows @ self.input_weight + self.input_bias).reshape(*x.shape[:-1], -1)
+        return Gates(*jnp.split(wide, 3, axis=-1))
+
+    def step(
+        self, x: Float[Array, "*rows input"], hidden: Float[Array, "*#rows hidden"]
+    ) -> Float[Array, "*#rows hidden"]:
+        """One step. The hidden state may lack leading axes of the input: then it is broadcast over them."""
+        return _cell(self.project(x), hidden, _recurrence(self.recurrent), self.recurrent.bias)[0]
+
+    def unroll(
+        self, x: Float[Array, "time rows input"], hidden: Float[Array, "rows hidden"]
+    ) -> Float[Array, "time rows hidden"]:
+        """The hidden state after every step."""
+        return _unroll(self.project(x), hidden, self.recurrent)
+
+
+class _Trace(NamedTuple):
+    """What one forward step stores for the backward pass."""
+
+    hidden: Array
+    reset: Array
+    update: Array
+    candidate: Array
+    memory: Array
+
+
+Recurrence = Callable[[Array], tuple[Array, ...]]
+
+
+def _recurrence(w: Recurrent) -> Recurrence:
+    """A function from a hidden state to its share of every gate. Weights are concatenated once, outside the scan."""
+    if few_launches():
+        wide = jnp.concatenate(w[:3], -1)
+        return lambda hidden: tuple(jnp.split(hidden @ wide, 3, -1))
+    return lambda hidden: (hidden @ w.reset, hidden @ w.update, hidden @ w.candidate)
+
+
+def _cell(x: Gates, hidden: Array, recurrence: Recurrence, bias: Array) -> tuple[Array, _Trace]:
+    to_reset, to_update, memory = recurrence(hidden)
+    reset = jax.nn.sigmoid(x.reset + to_reset)
+    update = jax.nn.sigmoid(x.update + to_update)
+    memory = memory + bias
+    candidate = jnp.tanh(x.candidate + reset * memory)
+    new = candidate + update * (hidden - candidate)
+    return new, _Trace(new, reset, update, candidate, memory)
+
+
+@jax.custom_vjp
+def _unroll(x: Gates, hidden: Array, w: Recurrent) -> Array:
+    recurrence = _recurrence(w)
+
+    def step(h: Array, x_t: Gates) -> tuple[Array, Array]:
+        h, _ = _cell(x_t, h, recurrence, w.bias)
+        return h, h
+
+    return jax.lax.scan(step, hidden, x)[1]
+
+
+def _unroll_forward(x: Gates, hidden: Array, w: Recurrent):
+    recurrence = _recurrence(w)
+    _, trace = jax.lax.scan(lambda h, x_t: _cell(x_t, h, recurrence, w.bias), hidden, x)
+    return trace.hidden, (trace, hidden, w)
+
+
+def _unroll_backward(saved, d_hidden: Array):
+    trace, first, w = saved
+    before = jnp.concatenate([first[None], trace.hidden[:-1]])
+    r, z, n = trace.reset, trace.update, trace.candidate
+    # Factors that do not depend on the gradient are computed for all time steps at once.
+    to_update = (before - n) * z * (1 - z)
+    to_candidate = (1 - z) * (1 - n * n)
+    to_reset = trace.memory * r * (1 - r)
+    w_r, w_z, w_n = w.reset.T, w.update.T, w.candidate.T
+    tall = jnp.concatenate([w_r, w_z, w_n]) if few_launches() else None
+
+    def back(d_r: Array, d_z: Array, d_m: Array) -> Array:
+        if tall is not None:
+            return jnp.concatenate([d_r, d_z, d_m], -1) @ tall
+        return d_r @ w_r + d_z @ w_z + d_m @ w_n
+
+    def step(d_h: Array, t):
+        d_out, z_t, r_t, to_update_t, to_candidate_t, to_reset_t = t
+        d_h = d_h + d_out
+        d_n = d_h * to_candidate_t
+        d = Gates(d_n * to_reset_t, d_h * to_update_t, d_n)
+        return d_h * z_t + back(d.reset, d.update, d_n * r_t), d
+
+    scanned = (d_hidden, z, r, to_update, to_candidate, to_reset)
+    d_first, d = jax.lax.scan(step, jnp.zeros_like(first), scanned, reverse=True)
+    d_memory = d.candidate * r
+    hidden_size = first.shape[-1]
+    wide = jnp.concatenate([d.reset, d.update, d_memory], -1).reshape(-1, 3 * hidden_size)
+    reset, update, candidate = jnp.split(before.reshape(-1, hidden_size).T @ wide, 3, axis=-1)
+    return d, d_first, Recurrent(reset, update, candidate, d_memory.sum((0, 1)))
+
+
+_unroll.defvjp(_unroll_forward, _unroll_backward)
+
+
+class LSTM(eqx.Module):
+    """PyTorch's LSTMCell (gates: input, forget, candidate, output). Its carry is [output, cell], concatenated."""
+
+    input_weight: Float[Array, "input four_hidden"]
+    recurrent_weight: Float[Array, "hidden four_hidden"]
+    bias: Float[Array, " four_hidden"]
+
+    def __init__(self, input_size: int, hidden_size: int, key: Array):
+        wide = 4 * hidden_size
+        shapes = ((input_size, wide), (hidden_size, wide), (wide,))
+        self.input_weight, self.recurrent_weight, self.bias = uniform(key, shapes, hidden_size**-0.5)
+
+    @property
+    def carry_size(self) -> int:
+        return 2 * self.recurrent_weight.shape[-2]
+
+    def output(self, carry: Float[Array, "*rows two_hidden"]) -> Float[Array, "*rows hidden"]:
+        return jnp.split(carry, 2, -1)[0]
+
+    def step(self, x: Float[Array, "*rows input"], carry: Float[Array, "*rows two_hidden"]) -> Array:
+        return self._cell(x @ self.input_weight + self.bias, carry)
+
+    def unroll(self, x: Float[Array, "time rows input"], carry: Float[Array, "rows two_hidden"]) -> Array:
+        """The carry after every step."""
+
+        def step(c: Array, x_t: Array) -> tuple[Array, Array]:
+            c = self._cell(x_t, c)
+            return c, c
+
+        return jax.lax.scan(step, carry, x @ self.input_weight + self.bias)[1]
+
+    def _cell(self, x: Array, carry: Array) -> Array:
+        hidden, cell = jnp.split(carry, 2, -1)
+        enter, forget, candidate, out = jnp.split(x + hidden @ self.recurrent_weight, 4, -1)
+        cell = jax.nn.sigmoid(forget) * cell + jax.nn.sigmoid(enter) * jnp.tanh(candidate)
+        return jnp.concatenate([jax.nn.sigmoid(out) * jnp.tanh(cell), cell], -1)
+
+
+def unroll_rows(
+    rnn: GRU | LSTM, x: Float[Array, "time batch seat input"], memory: Float[Array, "batch seat hidden"]
+) -> Float[Array, "time batch seat hidden"]:
+    """A recurrent layer along time, over all batch rows and seats at once."""
+    time, batch, seat, _ = x.shape
+    hidden = rnn.unroll(x.reshape(time, batch * seat, -1), memory.reshape(batch * seat, -1))
+    return hidden.reshape(time, batch, seat, -1)

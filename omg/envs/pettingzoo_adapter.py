@@ -1,0 +1,259 @@
+"""PettingZoo in both directions: our environments as `ParallelEnv`, and parallel environments of PettingZoo as ours.
+
+PettingZoo is an optional package; this module is imported only where it is needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from omg.envs import trust
+from omg.envs.host import HostEnv
+from omg.envs.multiagentenv import MultiAgentEnv, check_game_type
+from omg.envs.packages import missing_package
+from omg.utils.settings import UserError
+
+if trust.in_current_folder("pettingzoo"):
+    raise UserError("pettingzoo in the current folder hides the package PettingZoo: rename it or use another folder.")
+
+try:
+    import gymnasium
+    from pettingzoo import ParallelEnv
+except ImportError as error:
+    raise missing_package(
+        "this", "pettingzoo", "pip install pettingzoo mpe2 (or pip install 'omg-marl[pettingzoo]')"
+    ) from error
+
+
+class ToParallelEnv(ParallelEnv):
+    """One of our environments as a `ParallelEnv`. The info of an agent has its available actions as `action_mask`.
+
+    If an action is not available, the first available action replaces it.
+    """
+
+    def __init__(self, env: MultiAgentEnv, seed: int = 0, render_mode: str | None = None):
+        spec = env.spec
+        self.env, self.spec, self.render_mode = env, spec, render_mode
+        self.metadata = {"name": f"{spec.name}_v0", "render_modes": ["rgb_array"], "is_parallelizable": True}
+        self.possible_agents = [f"agent_{i}" for i in range(spec.n_agents)]
+        self.agents: list[str] = []
+        self._reset, self._step = jax.jit(env.reset), jax.jit(env.step)
+        self._key = jax.random.key(seed)
+        self._next_key()
+
+    def _next_key(self) -> jax.Array:
+        self._key, key = jax.random.split(self._key)
+        return key
+
+    @functools.cache  # noqa: B019 (PettingZoo requires the same object at every call)
+    def observation_space(self, agent: str) -> Any:
+        return gymnasium.spaces.Box(-np.inf, np.inf, (self.spec.obs_size,), np.float32)
+
+    @functools.cache  # noqa: B019
+    def action_space(self, agent: str) -> Any:
+        return gymnasium.spaces.Discrete(self.spec.n_actions)
+
+    @property
+    def state_space(self) -> Any:
+        return gymnasium.spaces.Box(-np.inf, np.inf, (self.spec.state_size,), np.float32)
+
+    def reset(self, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
+        if seed is not None:
+            self._key = jax.random.key(seed)
+        self._state, timestep = self._reset(self._next_key())
+        self._timestep, self._t = jax.device_get(timestep), 0
+        self.agents = list(self.possible_agents)
+        return self._observations(self.agents), self._infos(self.agents)
+
+    def step(self, actions: Mapping[str, int]) -> tuple[dict, dict, dict, dict, dict]:
+        acted, available = list(self.agents), self._timestep.avail_actions
+        chosen = available.argmax(-1).astype(np.int32)
+        for i, name in enumerate(self.possible_agents):
+            if name in actions and available[i, int(actions[name])]:
+                chosen[i] = int(actions[name])
+        self._state, timestep = self._step(self._state, chosen, self._next_key())
+        self._timestep, self._t = jax.device_get(timestep), self._t + 1
+        ended = bool(self._timestep.terminated)
+        at_limit = not ended and self._t >= self.spec.episode_limit
+        index = {name: self.possible_agents.index(name) for name in acted}
+        terminated = {name: ended or not bool(self._timestep.alive[i]) for name, i in index.items()}
+        truncated = {name: at_limit and not terminated[name] for name in acted}
+        rewards = {name: float(self._timestep.reward[i]) for name, i in index.items()}
+        self.agents = [name for name in acted if not terminated[name] and not truncated[name]]
+        return self._observations(acted), rewards, terminated, truncated, self._infos(acted)
+
+    def _observations(self, names: list[str]) -> dict[str, np.ndarray]:
+        return {name: np.asarray(self._timestep.obs[self.possible_agents.index(name)], np.float32) for name in names}
+
+    def _infos(self, names: list[str]) -> dict[str, dict]:
+        masks = self._timestep.avail_actions.astype(np.int8)
+        return {name: {"action_mask": masks[self.possible_agents.index(name)]} for name in names}
+
+    def state(self) -> np.ndarray:
+        return np.asarray(self._timestep.state, np.float32)
+
+    def render(self) -> np.ndarray | None:
+        picture = self.env.render(self._state)
+        return None if picture is None else np.asarray(picture)
+
+    def close(self) -> None:
+        """Does nothing: there is nothing to release."""
+
+
+class PettingZooGame:
+    """A parallel environment with discrete actions, with SMAC's interface.
+
+    Observations and action sets are padded to one size and masked.
+    """
+
+    def __init__(self, game: Any, episode_limit: int, seed: int = 0):
+        self.game, self.episode_limit, self._seed = game, episode_limit, seed
+        self.names = list(game.possible_agents)
+        spaces = {name: (game.observation_space(name), game.action_space(name)) for name in self.names}
+        for name, (observations, actions) in spaces.items():
+            if not isinstance(actions, gymnasium.spaces.Discrete):
+                raise UserError(f"the action space of {name} is {actions}; only discrete action spaces are supported.")
+            if not isinstance(observations, gymnasium.spaces.Box):
+                raise UserError(f"the observation space of {name} is {observations}; only Box is supported.")
+        self.actions = [int(actions.n) for _, actions in spaces.values()]
+        self.sizes = [int(np.prod(observations.shape)) for observations, _ in spaces.values()]
+        self.starts = [int(actions.start) for _, actions in spaces.values()]
+        self.n_actions, self.obs_size = max(self.actions), max(self.sizes)
+
+    def reset(self, key: Any = None) -> None:
+        seed = self._seed if key is None else int(np.asarray(jax.random.key_data(key)).astype(np.uint32)[-1] >> 1)
+        self._seed += 1
+        self.obs, self.infos = self.game.reset(seed=seed)
+        self.alive = np.array([name in self.game.agents for name in self.names])
+
+    def step(self, actions: list[int]) -> tuple[float, bool, dict[str, Any]]:
+        """One step. Agents that are done do not act.
+
+        Returns:
+            The sum of the rewards, whether the episode ended (terminated or truncated), and `info`.
+        """
+        playing = set(self.game.agents)
+        chosen = {
+            n: int(a) + self.starts[i] for i, (n, a) in enumerate(zip(self.names, actions, strict=True)) if n in playing
+        }
+        self.obs, rewards, terminated, truncated, self.infos = self.game.step(chosen)
+        self.alive = np.array([n in self.game.agents for n in self.names])
+        each = np.array([float(rewards.get(n, 0.0)) for n in self.names], np.float32)
+        ended = not self.game.agents
+        info: dict[str, Any] = {"agent_rewards": each}
+        if ended:
+            # The end of the episode is not a death. An agent died only if it terminated while others were truncated.
+            cut = any(truncated.values()) and not all(terminated.values())
+            self.alive = np.array([n in playing and not (cut and terminated.get(n, False)) for n in self.names])
+            info["episode_limit"] = cut
+        return float(each.sum()), ended, info
+
+    def get_obs(self) -> list[np.ndarray]:
+        rows = []
+        for name, alive in zip(self.names, self.alive, strict=True):
+            row = np.zeros(self.obs_size, np.float32)
+            if alive and name in self.obs:
+                flat = np.asarray(self.obs[name], np.float32).ravel()
+                row[: flat.size] = flat
+            rows.append(row)
+        return rows
+
+    def get_state(self) -> np.ndarray:
+        return np.concatenate(self.get_obs())
+
+    def get_avail_actions(self) -> np.ndarray:
+        """`[agent, action]`: the agent's action set, restricted by its `action_mask` if it has one.
+
+        Agents that are done have only action 0.
+        """
+        available = np.arange(self.n_actions) < np.array(self.actions)[:, None]
+        for i, name in enumerate(self.names):
+            mask = self.infos.get(name, {}).get("action_mask")
+            if mask is not None and np.any(mask):
+                available[i, : self.actions[i]] &= np.asarray(mask, bool)
+            if not self.alive[i]:
+                available[i] = np.arange(self.n_actions) == 0
+        return available
+
+    def get_alive(self) -> np.ndarray:
+        return self.alive
+
+    def get_env_info(self) -> dict[str, int]:
+        n = len(self.names)
+        return {
+            "n_agents": n,
+            "n_actions": self.n_actions,
+            "obs_shape": self.obs_size,
+            "state_shape": n * self.obs_size,
+            "episode_limit": self.episode_limit,
+        }
+
+    def close(self) -> None:
+        self.game.close()
+
+
+def open_pettingzoo(env_args: Mapping[str, Any], seed: int) -> PettingZooGame:
+    """Opens a parallel environment.
+
+    Args:
+        env_args: `name` is a module with a `parallel_env` (mpe2.simple_tag_v3). `episode_limit` and `game_type` belong
+            to this adapter. All other settings are passed to `parallel_env`.
+        seed: the seed of the first episode.
+    """
+    settings = dict(env_args)
+    name, limit = settings.pop("name", None), settings.pop("episode_limit", None)
+    check_game_type(settings.pop("game_type", "mixed"))
+    if not isinstance(name, str):
+        raise UserError("env_args.name is missing: add with env_args.name=mpe2.simple_tag_v3.")
+    no_environment = (
+        f"there is no PettingZoo environment {name!r}: the name must be a module with a parallel_env, as in "
+        "env_args.name=mpe2.simple_tag_v3 (pip install pettingzoo mpe2)."
+    )
+    if not all(word.isidentifier() for word in name.split(".")):
+        raise UserError(no_environment)
+    trust.check(name)
+    try:
+        with _current_folder(name in trust.allowed()):
+            make = importlib.import_module(name).parallel_env
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
+        raise UserError(no_environment) from error
+    try:
+        game = make(**settings)
+    except TypeError as error:
+        raise UserError(f"{name} does not accept these settings: {error}.") from error
+    limit = limit or settings.get("max_cycles") or getattr(game.unwrapped, "max_cycles", None)
+    if not isinstance(limit, int) or limit < 1:
+        raise UserError(f"{name} has no time limit: add with env_args.episode_limit=100.")
+    return PettingZooGame(game, limit, seed)
+
+
+@contextlib.contextmanager
+def _current_folder(importable: bool) -> Iterator[None]:
+    """Lets Python import modules of the current folder, which the program `omg` cannot by itself."""
+    folder = str(Path.cwd())
+    if not importable or folder in sys.path:
+        yield
+        return
+    sys.path.append(folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
+
+
+class PettingZooEnv(HostEnv):
+    """A parallel environment of PettingZoo, run by `runner: episode` or `runner: parallel`."""
+
+    def __init__(self, env_args: Mapping[str, Any]):
+        env = open_pettingzoo(env_args, 0)
+        self.spec = self.sizes("pettingzoo", env, check_game_type(env_args.get("game_type", "mixed")))
+        env.close()

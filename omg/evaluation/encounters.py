@@ -1,0 +1,184 @@
+"""Results of an agent with every member of a pool in turn, with the agent in every seat equally often."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from omg.components.episode_buffer import EpisodeBatch, FocalBatch, make_scheme, refine, time_first
+from omg.controllers.basic_controller import BasicMAC, before_each_step
+from omg.controllers.om_controller import MultiModuleMAC, Side, TeamPolicies
+from omg.envs import MultiAgentEnv
+from omg.modules.am import Judge, Seen
+from omg.modules.am.omg_am import candidate_values, candidates, choose, pick_ahead
+from omg.modules.vae import VAE, Gaussian
+from omg.runners import PolicyGroup, VectorRunner
+
+MODEL = ("action_accuracy", "subgoal_hit_ratio", "shuffled_hit_ratio", "latent_distance")
+"""Measures of an agent model; each model has some of them."""
+
+
+class Result(NamedTuple):
+    """One seed's episodes with one member: means over episodes, and the mean embedding of each episode."""
+
+    member: int
+    numbers: dict[str, float]
+    embeddings: np.ndarray
+
+
+class Encounter:
+    """Plays one seed of a trained agent with every member of an architecture group in one program.
+
+    Every member is met in `episodes` episodes (rounded up to a multiple of the seats).
+    """
+
+    def __init__(
+        self,
+        env: MultiAgentEnv,
+        focal: Any,
+        group: PolicyGroup,
+        episodes: int,
+        vae: VAE | None = None,
+    ):
+        n = env.spec.n_agents
+        self.env, self.focal, self.group, self.vae = env, focal, group, vae
+        self.envs = -(-episodes // n)
+        self.episodes = self.envs * n
+        side = Side(group.mac, tuple(range(1, n)), group.size)
+        self.mac = MultiModuleMAC(env.spec, focal, (0,), (side,))
+        batch = n * group.size * self.envs
+        self.runner = VectorRunner(env, self.mac, *make_scheme(env.spec), batch)
+        self.seats = jnp.repeat(jnp.arange(n, dtype=jnp.int8), batch // n)
+        self.compiled = jax.jit(self._play)
+
+    def play(self, agent: Any, key: Array) -> list[Result]:
+        per_episode, embeddings = jax.device_get(self.compiled(agent, self.group.policies, key))
+        n = self.env.spec.n_agents
+
+        def by_member(x: np.ndarray) -> np.ndarray:
+            """`[seat, member, env]` to `[member, episode]`."""
+            return np.moveaxis(x.reshape(n, self.group.size, self.envs, *x.shape[1:]), 1, 0).reshape(
+                self.group.size, n * self.envs, *x.shape[1:]
+            )
+
+        split = {name: by_member(value) for name, value in per_episode.items()}
+        summaries = by_member(embeddings)
+        return [
+            Result(member, {name: _mean(values[i]) for name, values in split.items()}, summaries[i])
+            for i, member in enumerate(self.group.ids)
+        ]
+
+    def _play(self, agent: Any, policies: Any, key: Array) -> tuple[dict[str, Array], Array]:
+        team, now = TeamPolicies(agent, (policies,)), jnp.int32(0)
+        prior = None
+        if self.mac.prior_size:
+            # The first episode only provides what is carried over; the second one is reported.
+            first = self.runner.play(team, now, jax.random.fold_in(key, 1), True).batch
+            assert first is not None
+            zeros = jnp.zeros((len(self.seats), self.mac.prior_size))
+            carried = self.focal.mean_embedding(agent, self._refined(first, zeros))
+            prior = jnp.moveaxis(carried, 1, 0).reshape(len(self.seats), -1)
+        batch, stats, *_ = self.runner.play(team, now, key, True, prior=prior)
+        assert batch is not None
+        own = jnp.take_along_axis(stats.agent_returns, self.seats[:, None].astype(jnp.int32), -1)[:, 0]
+        numbers = {
+            "return": self.env.spec.team_reward(stats.agent_returns),
+            "focal_return": own,
+            "ep_length": stats.lengths.astype(jnp.float32),
+            **stats.info,
+        }
+        if "battle_won" not in stats.info:
+            # Whether the game terminated before the time limit.
+            numbers["win_rate"] = batch["terminated"].any(1).astype(jnp.float32)
+        if not isinstance(self.focal, BasicMAC):
+            return numbers, jnp.zeros((self.runner.batch_size, 0))
+        model, embedding = self.measure_model(agent, self._refined(batch, prior), key)
+        back = {name: jnp.moveaxis(value, 1, 0).reshape(-1) for name, value in model.items()}
+        return {**numbers, **back}, jnp.moveaxis(embedding, 1, 0).reshape(self.runner.batch_size, -1)
+
+    def _refined(self, batch: EpisodeBatch, prior: Array | None) -> FocalBatch:
+        fields = {"agent_idx": self.seats[:, None]} | ({} if prior is None else {"prior": prior[:, None]})
+        return refine(batch.with_fields(**fields), self.env.spec.n_agents)
+
+    def measure_model(self, agent: Any, batch: FocalBatch, key: Array) -> tuple[dict[str, Array], Array]:
+        """The agent model's measures per episode `[batch, seat]`, and its mean embedding."""
+        seen = self.focal.seen(batch)
+        inferred = self.focal.infer_all(agent, seen, batch)
+        mask = time_first(batch.mask)
+        steps = jnp.maximum(mask.sum(0), 1)
+        embedding = (inferred.embedding * mask[..., None]).sum(0) / steps[..., None]
+        numbers = {}
+        probabilities = self.focal.am.predicted_actions(agent, inferred)
+        if probabilities is not None:
+            correct = probabilities.argmax(-1) == time_first(batch.others_actions)
+            counts = mask[..., None] * time_first(batch.others_alive)
+            numbers["action_accuracy"] = (correct * counts).sum((0, -1)) / jnp.maximum(counts.sum((0, -1)), 1)
+        if self.vae is not None:
+            numbers |= self.measure_subgoals(agent, seen, inferred.embedding, batch, key)
+        return numbers, embedding
+
+    def measure_subgoals(
+        self, agent: Any, seen: Seen, inferred: Array, batch: FocalBatch, key: Array
+    ) -> dict[str, Array]:
+        assert self.vae is not None
+        latents, horizon = self.vae.encode(seen.s).mu, self.focal.am.settings.H
+        filled = time_first(batch.filled)
+        hit = hits(inferred, latents, filled, horizon)
+        # Inferred subgoals of random other time steps and episodes, for comparison.
+        time, rows, seats, size = inferred.shape
+        real = filled.reshape(-1) > 0
+        order = jnp.argsort(jax.random.uniform(key, (time * rows * seats,)) + ~real)
+        place = jnp.cumsum(real) - 1
+        mixed = inferred.reshape(-1, size)[order[place]].reshape(inferred.shape)
+        shuffled = hits(mixed, latents, filled, horizon)
+        exists = candidates(filled, horizon).any(0).astype(jnp.float32)
+        count = jnp.maximum(exists.sum(0), 1)
+        ahead = chosen_ahead(self.focal, agent, seen, inferred, latents, batch, key)
+        chosen = pick_ahead(Gaussian(latents, latents), ahead).mu
+        distance = jnp.sqrt(((chosen - inferred[:-1]) ** 2).sum(-1))
+        return {
+            "subgoal_hit_ratio": (hit * exists).sum(0) / count,
+            "shuffled_hit_ratio": (shuffled * exists).sum(0) / count,
+            "latent_distance": (distance * exists).sum(0) / count,
+        }
+
+
+def chosen_ahead(
+    focal: BasicMAC,
+    agent: Any,
+    seen: Seen,
+    inferred: Array,
+    latents: Array,
+    batch: FocalBatch,
+    key: Array,
+) -> Array:
+    """How many steps ahead the hindsight choice lies, by the policy's own values (or its critic's)."""
+    settings: Any = focal.am.settings  # type: ignore[attr-defined]
+    network = agent.get("critic", agent["agent"])
+    hidden = before_each_step(focal.unroll_on(network, seen, inferred).hidden)
+    avail = None if "critic" in agent else time_first(batch.avail_actions)
+    values = candidate_values(Judge(network, hidden, avail), seen, latents, settings.H)
+    return choose(values, candidates(time_first(batch.filled), settings.H), settings, key)
+
+
+def hits(inferred: Array, latents: Array, filled: Array, horizon: int) -> Array:
+    """Whether the state of the episode nearest to ĝ_t is one of s_{t+1} … s_{t+H}; `[time, batch, seat]`."""
+    ahead = nearest_state(inferred, latents, filled) - jnp.arange(filled.shape[0] - 1)[:, None, None]
+    return ((ahead >= 1) & (ahead <= horizon)).astype(jnp.float32)
+
+
+def nearest_state(inferred: Array, latents: Array, filled: Array) -> Array:
+    """The time step of the state whose latent is nearest to ĝ_t."""
+    real = jnp.concatenate([jnp.ones_like(filled[:1]), filled[:-1]]) > 0
+    square = (latents**2).sum(-1)
+    cross = jnp.einsum("tbsd,ubsd->tubs", inferred[:-1], latents)
+    distance = jnp.where(real[None], square[None] - 2 * cross, jnp.inf)
+    return distance.argmin(1)
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(np.asarray(values, float).mean())

@@ -1,0 +1,90 @@
+"""Goals from play: trajectories of other agents, the events in them, and goals in the latent space of a VAE of events.
+
+An event is a time step at which an agent's reward is not zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from omg.components.episode_buffer import make_scheme
+from omg.envs import MultiAgentEnv, Spec
+from omg.modules.goal_sets import describe_event
+from omg.runners import PolicyGroup, VectorRunner
+from omg.utils.settings import UserError
+
+FILE = "trajectories.npz"
+
+
+class Trajectories(NamedTuple):
+    """Episodes from the view of all agents, `[episode, time, agent, …]`."""
+
+    obs: np.ndarray
+    reward: np.ndarray
+    playing: np.ndarray
+
+
+def play(env: MultiAgentEnv, groups: Sequence[PolicyGroup], episodes: int, seed: int) -> Trajectories:
+    """Episodes of every member, each in a team of its own copies."""
+    columns = []
+    for group in groups:
+        runner = VectorRunner(env, group.mac, *make_scheme(env.spec), episodes, n_seeds=group.size)
+        now, keys = jnp.zeros(group.size, jnp.int32), jax.random.split(jax.random.key(seed), group.size)
+        batch = jax.jit(lambda p, k, r=runner, now=now: r.play(p, now, k, True).batch)(group.policies, keys)
+        arrays = (batch.unpacked("obs"), batch["reward"], batch["filled"][..., None] & batch["alive"])
+        columns.append([np.asarray(x).reshape(-1, *x.shape[2:])[:, :-1] for x in arrays])
+    return Trajectories(*(np.concatenate(column) for column in zip(*columns, strict=True)))
+
+
+def read(path: Path, spec: Spec) -> Trajectories:
+    """Trajectories that `omg collect` wrote."""
+    file = path / FILE if path.is_dir() else path
+    if not file.is_file():
+        raise UserError(f"there are no trajectories in {path}: make some with omg collect --env-config=…")
+    try:
+        with np.load(file) as content:
+            played = Trajectories(*(content[name] for name in Trajectories._fields))
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"{file} is damaged: make it again with omg collect.") from error
+    if played.obs.ndim != 4 or played.obs.shape[2:] != (spec.n_agents, spec.obs_size):
+        raise UserError(f"{file} was made in another environment: its observations have shape {played.obs.shape[2:]}.")
+    return played
+
+
+def events(played: Trajectories, form: str, window: int, limit: int) -> tuple[np.ndarray, np.ndarray]:
+    """Every event as the VAE's input, and its reward."""
+    episode, time, agent = np.nonzero((played.reward != 0) & played.playing)
+    padded = np.pad(played.obs, ((0, 0), (window - 1, 0), (0, 0), (0, 0)))
+    seen = np.stack([padded[episode, time + k, agent] for k in range(window)], 1)
+    reward = played.reward[episode, time, agent]
+    rows = describe_event(form, jnp.asarray(seen), jnp.asarray(time / limit), jnp.asarray(reward))
+    return np.asarray(rows, np.float32), np.asarray(reward)
+
+
+def choose_goals(latents: Float[Array, "row latent"], n: int, choice: str, key: Array) -> Float[Array, "goal latent"]:
+    """Sampled events themselves (`continuous`), or the centres of k-means clusters of events (`clustered`)."""
+    centres = latents[jax.random.choice(key, len(latents), (n,), replace=False)]
+    if choice == "continuous":
+        return centres
+
+    def improve(_: int, centres: Array) -> Array:
+        nearest = ((latents[:, None] - centres) ** 2).sum(-1).argmin(-1)
+        member = jax.nn.one_hot(nearest, n)
+        count = member.sum(0)[:, None]
+        return jnp.where(count > 0, member.T @ latents / jnp.maximum(count, 1), centres)
+
+    return jax.lax.fori_loop(0, 50, improve, centres)
+
+
+def explained(reward: np.ndarray, cluster: np.ndarray) -> float:
+    """The fraction of the rewards' variance that lies between clusters."""
+    total = reward.var()
+    within = sum(reward[cluster == c].var() * (cluster == c).mean() for c in np.unique(cluster))
+    return float(1 - within / total) if total > 0 else 1.0

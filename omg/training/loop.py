@@ -1,0 +1,277 @@
+"""The compiled training loop: collect, insert, sample, update. One call runs as many iterations as the caller asks for.
+
+Tests run in the same compiled program: an iteration in test mode plays one collection and learns nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int
+
+from omg.components.episode_buffer import EpisodeBatch, ReplayBuffer
+from omg.learners.base import Learner, LearnerState, Metrics
+from omg.runners import EpisodeStats
+from omg.training.settings import LoopSettings
+
+T_ENV_MAX = 2**31 - 1
+"""Where the compiled step counter saturates; all schedules have ended by then, and the caller counts on."""
+
+
+class TrainState(NamedTuple):
+    """Everything that learning changes. With several seeds every array has a leading seed axis."""
+
+    learner: LearnerState
+    replay: EpisodeBatch
+    t_env: Int[Array, ""]
+
+
+class Totals(NamedTuple):
+    """Sums over the iterations of one call."""
+
+    metrics: Metrics
+    updates: Int[Array, ""]
+    episodes: Int[Array, ""]
+    steps: Int[Array, ""]
+    returns: Array
+    focal_returns: Array | None = None
+
+
+class TrainingLoop:
+    """Static: shapes, components, seeds. `init` makes a state, `run` advances it."""
+
+    at_most: int | None = None
+    """The largest number of iterations per call, if there is one."""
+
+    def __init__(self, runner: Any, buffer: ReplayBuffer, learner: Learner, settings: LoopSettings, seeds: list[int]):
+        self.runner = runner
+        self.buffer = buffer
+        self.learner = learner
+        self.settings = settings
+        self.seeds = seeds
+        self.each = runner.each
+        keys = jnp.stack([jax.random.key(seed) for seed in seeds])
+        self.keys = keys[0] if runner.n_seeds is None else keys
+        spec = runner.env.spec
+        self.lengths = bucket_lengths(spec.episode_limit, settings.length_buckets)
+        self.collected = runner.batch_size
+        """Episodes per iteration: `batch_size_run`, for one agent among others times the seats."""
+        self.sampled = settings.batch_size * (spec.n_agents if learner.focal else 1)
+        self.steps_per_iteration = self.collected * spec.episode_limit
+        # A planner's tests search more than its training: two programs. All others test in the training program.
+        planner = learner.mac.plans
+        self.compiled = jax.jit(self._run, donate_argnums=0, static_argnames=("test_mode",) if planner else ())
+        self.play = jax.jit(partial(self._play, test_mode=True))
+
+    def init(self) -> TrainState:
+        def one(key: Array) -> TrainState:
+            learner = self.learner.init(jax.random.fold_in(key, 0))
+            return TrainState(learner, self.buffer.init(), jnp.zeros((), jnp.int32))
+
+        return jax.jit(self.each(one))(self.keys)
+
+    def run(
+        self, state: TrainState, episode: int, iterations: int, totals: Totals | None = None
+    ) -> tuple[TrainState, Totals]:
+        """`iterations` more iterations of a state that has collected `episode` episodes. The state is donated.
+
+        `totals` are sums of earlier calls to continue: the result does not depend on how iterations are split.
+        """
+        flag = False if self.learner.mac.plans else jnp.asarray(False)
+        totals = self.no_totals() if totals is None else totals
+        numbers = (np.int32(episode), np.int32(iterations), np.int32(0))
+        state, totals, _ = self.compiled(state, totals, *numbers, self.runner.policies, test_mode=flag)
+        return state, totals
+
+    def no_totals(self) -> Totals:
+        """Sums over no iterations."""
+        shapes = jax.eval_shape(lambda: self._totals(self._no_metrics(), jnp.asarray(False), self.runner.empty_stats()))
+        return jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
+
+    def test(self, state: TrainState, number: int, episodes: int) -> tuple[TrainState, EpisodeStats]:
+        """The `number`-th test of a run: `episodes` episodes, the same ones whenever it is repeated."""
+        flag = True if self.learner.mac.plans else jnp.asarray(True)
+        played, totals = [], self.no_totals()
+        for r in range(self.runner.rounds(episodes)):
+            numbers = (np.int32(r * self.collected), np.int32(1), np.int32(number))
+            state, _, stats = self.compiled(state, totals, *numbers, self.runner.policies, test_mode=flag)
+            played.append(jax.device_get(stats))
+        return state, self._first_of(played, episodes)
+
+    def evaluate(self, acting: Any, number: int, episodes: int) -> EpisodeStats:
+        """The same test of given networks, in a program that does not contain learning."""
+        t_env = self.each(lambda key: jnp.int32(0))(self.keys)
+        played = [
+            jax.device_get(
+                self.play(acting, t_env, np.int32(r * self.collected), np.int32(number), self.runner.policies)[1]
+            )
+            for r in range(self.runner.rounds(episodes))
+        ]
+        return self._first_of(played, episodes)
+
+    def _first_of(self, played: list[EpisodeStats], episodes: int) -> EpisodeStats:
+        """Exactly as many episodes as were asked for, equally many with every member of a pool."""
+        axis = 0 if self.runner.n_seeds is None else 1
+        together = jax.tree.map(lambda *x: np.concatenate(x, axis), *played)
+        chosen = np.arange(episodes) * (len(played) * self.collected) // episodes
+        if together.members is not None:
+            members = together.members if axis == 0 else together.members[0]
+            seen: dict[tuple, int] = {}
+            times = []
+            for row in map(tuple, members.tolist()):
+                times.append(seen.get(row, 0))
+                seen[row] = times[-1] + 1
+            # The first episode with each member, then the second with each, and so on.
+            chosen = np.sort(np.argsort(times, kind="stable")[:episodes])
+        return jax.tree.map(lambda x: np.take(x, chosen, axis), together)
+
+    # --- compiled
+
+    def _run(
+        self,
+        state: TrainState,
+        totals: Totals,
+        episode: Array,
+        iterations: Array,
+        number: Array,
+        policies: Any,
+        test_mode: bool | Array,
+    ) -> tuple[TrainState, Totals, EpisodeStats]:
+        def body(i: Array, carry: tuple[TrainState, Totals, EpisodeStats]):
+            state, totals, _ = carry
+            state, new, stats = self._iteration(state, episode + i * self.collected, policies, test_mode, number)
+            return state, jax.tree.map(jnp.add, totals, new), stats
+
+        return jax.lax.fori_loop(0, iterations, body, (state, totals, self.runner.empty_stats()))
+
+    def _iteration(
+        self, state: TrainState, episode: Array, policies: Any, test_mode: bool | Array, number: Array
+    ) -> tuple[TrainState, Totals, EpisodeStats]:
+        acting = self.learner.acting(state.learner)
+        batch, stats, k_sample = self._play(acting, state.t_env, episode, number, policies, test_mode)
+        if test_mode is True:
+            return state, self._totals(self._no_metrics(), jnp.asarray(False), stats), stats
+        state, totals = self._absorb(state, batch, stats, episode, k_sample, jnp.asarray(test_mode))
+        return state, totals, stats
+
+    def _play(self, acting: Any, t_env: Array, episode: Array, number: Array, policies: Any, test_mode: bool | Array):
+        """One collection. The keys of tests never coincide with those of training, which count upwards from 1."""
+        collection = episode // self.collected
+
+        def keys_of(key: Array) -> Array:
+            in_test = jax.random.fold_in(jax.random.fold_in(key, 2**31 - 1), number)
+            seeded = jax.tree.map(
+                lambda a, b: jnp.where(test_mode, a, b), *(jax.random.key_data(k) for k in (in_test, key))
+            )
+            return jax.random.split(jax.random.fold_in(jax.random.wrap_key_data(seeded), collection + 1))
+
+        k_play, k_sample = self._two(self.each(keys_of)(self.keys))
+        batch, stats = self.runner.run(acting, t_env, k_play, test_mode, policies=policies, number=collection)
+        return batch, stats, k_sample
+
+    def _absorb(
+        self, state: TrainState, batch: EpisodeBatch, stats: EpisodeStats, episode: Array, k_sample: Array, test: Array
+    ) -> tuple[TrainState, Totals]:
+        """Stores what was played, and learns; in a test neither."""
+        insert = self.each(self.buffer.insert_episode_batch, in_axes=(0, 0, None, None))
+        ready = ~test & self.buffer.can_sample(self.sampled, episode + self.collected)
+        steps = stats.lengths.sum(-1)
+        t_env = jnp.minimum(state.t_env, T_ENV_MAX - self.steps_per_iteration) + jnp.where(test, 0, steps)
+        replay = insert(state.replay, batch, episode, test)
+        state = TrainState(state.learner, replay, t_env)
+        learner, metrics = jax.lax.cond(
+            ready,
+            lambda s: self._learn(s, k_sample, episode),
+            lambda s: (s.learner, self._no_metrics()),
+            state,
+        )
+        return state._replace(learner=learner), self._totals(metrics, ready, stats)
+
+    def _no_metrics(self) -> Metrics:
+        return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self._metric_shapes())
+
+    def _metric_shapes(self) -> Any:
+        """The shapes of one update's metrics, found once."""
+        if not hasattr(self, "_shapes"):
+            state, key = jax.eval_shape(self.init), jax.eval_shape(lambda: self.keys)
+            shortest = min(self.lengths)
+
+            def update(state: TrainState, key: Array) -> Metrics:
+                cut = self.each(lambda r: jax.tree.map(lambda x: x[: self.sampled], r).truncate(shortest))
+                return self.each(self.learner.gradient)(state.learner, cut(state.replay), state.t_env, key)[1]
+
+            self._shapes = jax.eval_shape(update, state, key)
+        return self._shapes
+
+    def _learn(self, state: TrainState, keys: Array, before: Array) -> tuple[LearnerState, Metrics]:
+        """All updates of one iteration; the metrics are their sums."""
+        s = self.settings
+        now = before + self.collected
+
+        def update(u: Array | int, learner: LearnerState) -> tuple[LearnerState, Metrics]:
+            k_sample, k_train = self._two(self.each(lambda key: jax.random.split(jax.random.fold_in(key, u)))(keys))
+            sample = self.each(lambda store, key: self._sample(store, now, key))
+            # Each update of an iteration stands for an equal share of the episodes just collected.
+            since, until = (before + self.collected * k // s.updates_per_iteration for k in (u, u + 1))
+            return self._train(learner, sample(state.replay, k_sample), state.t_env, since, until, k_train)
+
+        if s.updates_per_iteration == 1:
+            return update(0, state.learner)
+
+        def body(u: Array, carry: tuple[LearnerState, Metrics]) -> tuple[LearnerState, Metrics]:
+            learner, metrics = update(u, carry[0])
+            return learner, jax.tree.map(jnp.add, carry[1], metrics)
+
+        return jax.lax.fori_loop(0, s.updates_per_iteration, body, (state.learner, self._no_metrics()))
+
+    def _two(self, keys: Array) -> tuple[Array, Array]:
+        return (keys[0], keys[1]) if self.runner.n_seeds is None else (keys[:, 0], keys[:, 1])
+
+    def _sample(self, store: EpisodeBatch, episode: Array, key: Array) -> EpisodeBatch:
+        size = self.settings.batch_size
+        if self.learner.focal:
+            seats = self.runner.env.spec.n_agents
+            return self.buffer.sample_seats(store, size, episode, key, seats, self.collected)
+        return self.buffer.sample(store, size, episode, key)
+
+    def _train(self, learner: LearnerState, batch: EpisodeBatch, t_env: Array, since: Array, until: Array, keys: Array):
+        """One update on a sample truncated to its longest episode, rounded up to one of the static lengths."""
+        gradient = self.each(self.learner.gradient)
+
+        def at_length(steps: int):
+            def branch(learner: LearnerState, batch: EpisodeBatch):
+                return gradient(learner, self.each(lambda b: b.truncate(steps))(batch), t_env, keys)
+
+            return branch
+
+        longest = self.each(EpisodeBatch.max_t_filled)(batch).max()
+        bucket = jnp.searchsorted(jnp.array(self.lengths), longest)
+        found, metrics = jax.lax.switch(bucket, [at_length(steps) for steps in self.lengths], learner, batch)
+        apply = self.each(self.learner.apply, in_axes=(0, 0, None, None))
+        return apply(learner, found, since, until), metrics
+
+    def _totals(self, metrics: Metrics, ready: Array, stats: EpisodeStats) -> Totals:
+        # Rewards combine linearly over agents, so returns combine as rewards do.
+        team = self.runner.env.spec.team_reward(stats.agent_returns)
+        shape = () if self.runner.n_seeds is None else (self.runner.n_seeds,)
+        updates = jnp.where(ready, self.settings.updates_per_iteration, 0)
+        return Totals(
+            metrics=metrics,
+            updates=jnp.broadcast_to(updates, shape),
+            episodes=jnp.full(shape, self.collected),
+            steps=stats.lengths.sum(-1),
+            returns=team.sum(-1),
+            focal_returns=None if stats.focal_returns is None else stats.focal_returns.sum(-1),
+        )
+
+
+def bucket_lengths(limit: int, buckets: int) -> list[int]:
+    """A few episode lengths up to the limit. Short games need only one."""
+    if limit <= 8:
+        return [limit]
+    return sorted({math.ceil(limit * k / buckets) for k in range(1, buckets + 1)})

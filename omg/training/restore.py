@@ -1,0 +1,44 @@
+"""Restoring: what a run starts from, and saved networks as trees of the right architecture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from omg.training.loop import TrainingLoop
+from omg.training.settings import RunSettings
+from omg.utils import checkpoints
+from omg.utils.logging import say
+from omg.utils.settings import UserError
+
+
+def start_of(run: RunSettings, folder: Path) -> checkpoints.Checkpoint | None:
+    """What the run starts from: its own newest checkpoint, another run's model, or nothing."""
+    if not run.resume:
+        return checkpoints.find_model(Path(run.checkpoint_path), run.load_step) if run.checkpoint_path else None
+    checkpoint, complaints = checkpoints.newest_whole(folder / "checkpoints")
+    for complaint in complaints:
+        say(f"skipped: {complaint}", "yellow")
+    if checkpoint is None and (folder / "config.yaml").exists():
+        say(f"{folder} holds no complete checkpoint yet: starting over in the same folder.", "yellow")
+    return checkpoint
+
+
+def load_acting(loop: TrainingLoop, checkpoint: checkpoints.Checkpoint) -> Any:
+    """The networks that act, from a checkpoint of the same architecture."""
+    acting = loop.learner.acting(jax.eval_shape(loop.init).learner)
+    return {name: checkpoints.load(checkpoint, name, like) for name, like in acting.items()}
+
+
+def load_learner(loop: TrainingLoop, checkpoint: checkpoints.Checkpoint) -> dict[str, Any]:
+    """Everything the learner saves, from a checkpoint of the same algorithm and architecture."""
+    wanted = loop.learner.files(jax.eval_shape(loop.init).learner)
+    return {name: checkpoints.load(checkpoint, name, like) for name, like in wanted.items()}
+
+
+def check_seeds(checkpoint: checkpoints.Checkpoint, seeds: int) -> None:
+    saved = len(checkpoint.manifest["seeds"])
+    if saved != seeds:
+        raise UserError(f"{checkpoint.path} holds {saved} seed(s), this run {seeds}: add --seeds={saved}.")

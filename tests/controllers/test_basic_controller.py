@@ -1,0 +1,58 @@
+"""The controller's inputs and policies on small arrays."""
+
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from omg.controllers import BasicMAC
+from omg.envs.multiagentenv import Spec
+from tests.conftest import play
+
+SPEC = Spec("test", n_agents=2, n_actions=3, obs_size=1, state_size=2, episode_limit=4, game_type="cooperative")
+
+
+def test_the_input_is_observation_last_action_and_seat():
+    """A missing last action (-1) is all zeros."""
+    mac = BasicMAC(SPEC, {"rnn_hidden_dim": 4})
+    inputs = mac.build_inputs(jnp.array([[[7.0], [8.0]]]), jnp.array([[-1, 2]]))
+    np.testing.assert_array_equal(inputs[0], [[7, 0, 0, 0, 1, 0], [8, 0, 0, 1, 0, 1]])
+    assert mac.own_size == 6
+    swapped = mac.build_inputs(jnp.array([[[7.0], [8.0]]]), jnp.array([[-1, 2]]), jnp.array([1, 0]))
+    np.testing.assert_array_equal(swapped[0, :, 4:], [[0, 1], [1, 0]])
+    bare = BasicMAC(SPEC, {"obs_last_action": False, "obs_agent_id": False})
+    np.testing.assert_array_equal(bare.build_inputs(jnp.array([[[7.0], [8.0]]]), jnp.array([[-1, 2]]))[0], [[7], [8]])
+
+
+def test_a_policy_is_mixed_with_the_uniform_distribution_over_available_actions():
+    mac = BasicMAC(SPEC, {"agent_output_type": "pi_logits"})
+    pi = mac.policy(jnp.log(jnp.array([3.0, 1.0, 50.0])), jnp.array([True, True, False]), 0.2)
+    np.testing.assert_allclose(pi, [0.8 * 0.75 + 0.1, 0.8 * 0.25 + 0.1, 0.0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("obs_is_state", [True, False])
+def test_s_is_the_global_state_or_the_own_observation(obs_is_state):
+    mac = BasicMAC(SPEC, {"am_model": "omg_am", "obs_is_state": obs_is_state, "vae_latent_dim": 2})
+    s = mac.s_of(jnp.array([[[7.0], [8.0]]]), jnp.array([[5.0, 6.0]]))
+    np.testing.assert_array_equal(s[0], [[5, 6], [5, 6]] if obs_is_state else [[7], [8]])
+
+
+def test_the_mean_embedding_counts_the_steps_of_a_living_agent():
+    mac = BasicMAC(SPEC, {"am_model": "liam_am"})
+    embedding = jnp.array([1.0, 3.0, 100.0])[:, None, None, None]
+    mac.seen = lambda batch: None
+    mac.infer_all = lambda params, seen, batch: SimpleNamespace(embedding=embedding)
+    batch = SimpleNamespace(mask=jnp.array([1.0, 1.0, 0.0])[None, :, None])
+    np.testing.assert_array_equal(mac.mean_embedding({}, batch), [[[2.0]]])
+
+
+def test_acting_step_by_step_equals_the_unroll_of_the_episode(foraging):
+    """Without exploration the stored actions are the best ones of the unrolled network."""
+    episodes = play(foraging, 3, seed=2, epsilon_start=0.0, epsilon_finish=0.0)
+    mac = BasicMAC(foraging.spec, {"rnn_hidden_dim": 4})
+    q = jax.jit(mac.unroll)(mac.init_params(jax.random.key(2)), episodes).outputs
+    best = jnp.swapaxes(jnp.where(jnp.swapaxes(episodes.avail_actions, 0, 1), q, -jnp.inf).argmax(-1), 0, 1)
+    filled = np.asarray(episodes["filled"])
+    np.testing.assert_array_equal(np.asarray(episodes.actions)[filled], np.asarray(best)[filled])
