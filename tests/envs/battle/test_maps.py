@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import yaml
@@ -54,7 +55,8 @@ def test_a_map_has_the_sizes_of_smac(name):
 def test_units_start_on_the_ground_without_overlap(name):
     env = make("battle", map_name=name)
     places = np.concatenate([env.map.allies.start, env.map.enemies.start])
-    assert np.asarray(env.rules.walkable(places[:, :1], places[:, 1:])).all()
+    x, y = jnp.asarray(places).T
+    assert env.rules.walkable(x[:, None], y[:, None]).all()
     size = env.rules.radius + env.rules.radius.T
     distance = np.sqrt(((places[:, None] - places[None]) ** 2).sum(-1)) + np.eye(len(places)) * 99
     assert (distance >= size).all()

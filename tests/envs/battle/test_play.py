@@ -75,8 +75,8 @@ def test_invariants_of_random_battles(feature):
         for place in (after.x, after.y):
             assert (place >= 0).all()
             assert (place <= 32).all()
-        flat_x, flat_y = after.x.reshape(-1, len(units)).T, after.y.reshape(-1, len(units)).T
-        assert np.asarray(env.rules.walkable(flat_x, flat_y)).all(), "all units are on the ground"
+        flat_x, flat_y = (jnp.asarray(place.reshape(-1, len(units)).T) for place in (after.x, after.y))
+        assert env.rules.walkable(flat_x, flat_y).all(), "all units are on the ground"
 
         # Units may overlap for a short time, but never stay in the same position.
         running = ~np.cumsum(timestep.terminated, 0).astype(bool)
