@@ -14,8 +14,8 @@ from omg import artifacts
 from omg import config as configuration
 from omg.components.action_selectors import REGISTRY as selector_REGISTRY
 from omg.components.episode_buffer import ReplayBuffer, make_scheme
-from omg.controllers import AMONG_OTHERS, Controller
 from omg.controllers import REGISTRY as mac_REGISTRY
+from omg.controllers import WITH_PARTNERS, Controller
 from omg.envs import REGISTRY as env_REGISTRY
 from omg.envs import MultiAgentEnv, Spec, trust
 from omg.envs.host import HostEnv
@@ -66,7 +66,7 @@ def component_settings() -> dict[str, type]:
     found: dict[str, type] = {
         "every run": RunSettings,
         "the training loop": LoopSettings,
-        "one agent among others (--pool, --multi_algs)": SeatingSettings,
+        "one agent with frozen partners (--pool, --multi_algs)": SeatingSettings,
         "omg pool and --pool=rules": PoolSettings,
         "omg pretrain and omg collect": VAESettings,
         "omg adapt": AdaptSettings,
@@ -99,7 +99,7 @@ def settings_of(config: Mapping[str, Any]) -> list[type]:
     classes = [RunSettings, LoopSettings]
     classes += choose(mac_REGISTRY, run.mac, "mac").settings_classes(config)
     classes += choose(le_REGISTRY, run.learner, "learner").settings_classes(config)
-    if run.mac in AMONG_OTHERS.values():
+    if run.mac in WITH_PARTNERS.values():
         classes.append(SeatingSettings)
     if config.get("pool") == artifacts.SCRIPTED:
         classes.append(PoolSettings)
@@ -119,7 +119,7 @@ def resolve(
         if key not in owners:
             hint = nearest(key, owners) or " All settings: omg train --help."
             raise UserError(f"unknown key {key!r}.{hint}")
-    config, notices = _among_others(dict(config))
+    config, notices = _with_partners(dict(config))
     classes = [*settings_of(config), *extra]
     known = {name for cls in classes for name in names_of(cls)}
     for key in typed:
@@ -133,22 +133,22 @@ def resolve(
     return resolved, notices
 
 
-def _among_others(config: Config) -> tuple[Config, list[str]]:
-    """With a pool or a mixed team, an independent learner becomes one agent among others."""
+def _with_partners(config: Config) -> tuple[Config, list[str]]:
+    """With a pool or a mixed team, an independent learner becomes one agent with frozen partners."""
     wanted = config.get("multi_algs") or config.get("pool")
     mac, name = config.get("mac", "basic_mac"), config.get("name")
-    if not wanted or mac in AMONG_OTHERS.values():
+    if not wanted or mac in WITH_PARTNERS.values():
         return config, []
     learner = choose(le_REGISTRY, config.get("learner", "q_learner"), "learner")
     team = config.get("train_alg") or name
     among = "Independent learners can: iql, d3qn, ppo, hop, and those with an agent model (iql_am, iql_omg, …)."
-    if config.get("mixer") or not (learner.can_be_focal or learner.among_others):
-        raise UserError(f"{team} learns for a whole team, not for one agent among others. {among}")
-    changed = {"mac": AMONG_OTHERS.get(str(mac), str(mac))}
+    if config.get("mixer") or not (learner.can_be_focal or learner.with_partners):
+        raise UserError(f"{team} learns for a whole team, not for one agent with frozen partners. {among}")
+    changed = {"mac": WITH_PARTNERS.get(str(mac), str(mac))}
     notices = []
-    if learner.among_others:
-        changed["learner"] = learner.among_others
-        notices.append(f"one agent learns among others: learner {config['learner']} → {learner.among_others}.")
+    if learner.with_partners:
+        changed["learner"] = learner.with_partners
+        notices.append(f"one agent learns with frozen partners: learner {config['learner']} → {learner.with_partners}.")
     return config | changed, notices
 
 
@@ -200,10 +200,10 @@ def make_learner(
     """Controller and learner of an experiment, with the pre-trained networks they need."""
     run = fill(RunSettings, config)
     make_mac, make = choose(mac_REGISTRY, run.mac, "mac"), choose(le_REGISTRY, run.learner, "learner")
-    focal = run.mac in AMONG_OTHERS.values()
+    focal = run.mac in WITH_PARTNERS.values()
     if not (make.can_be_focal if focal else make.can_be_team):
         only = "cannot learn" if focal else "only learns"
-        raise UserError(f"{run.learner} {only} for one agent among others (mac={AMONG_OTHERS['basic_mac']}).")
+        raise UserError(f"{run.learner} {only} for one agent with frozen partners (mac={WITH_PARTNERS['basic_mac']}).")
     fill(make.Settings, config)
     needs = make_mac.needs_of(config)
     found = {
@@ -221,7 +221,7 @@ def build(
     run, settings = fill(RunSettings, config), fill(LoopSettings, config)
     make_runner: Any = choose(r_REGISTRY, run.runner, "runner")
     make_mac = choose(mac_REGISTRY, run.mac, "mac")
-    host, focal = issubclass(make_runner, HostRunner), run.mac in AMONG_OTHERS.values()
+    host, focal = issubclass(make_runner, HostRunner), run.mac in WITH_PARTNERS.values()
     choose(env_REGISTRY, run.env, "environment")
     if host and make_mac.plans:
         raise UserError(f"{run.name} plans in the compiled environment: runner must be vector, not {run.runner}.")
@@ -230,7 +230,7 @@ def build(
         raise UserError(f"{run.env} runs outside the compiled program: set --runner=episode or --runner=parallel.")
     if focal and host:
         raise UserError(
-            f"one agent among others needs a compiled environment: runner must be vector, not {run.runner}."
+            f"one agent with frozen partners needs a compiled environment: runner must be vector, not {run.runner}."
         )
     if host and run.seeds > 1:
         raise UserError(f"runner: {run.runner} trains one seed at a time: set --seeds=1.")

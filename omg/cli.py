@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from typing import NoReturn
 
@@ -10,7 +11,7 @@ import yaml
 
 from omg import __version__, commands
 from omg.commands import SACRED_COMMANDS, TAKES_WORDS, VERBS
-from omg.config import CONFIG_DIR, Command, read_yaml, value_of
+from omg.config import CONFIG_DIR, DEFAULT_ALG, DEFAULT_ENV, Command, load, read_yaml, value_of
 from omg.utils.logging import say
 from omg.utils.settings import UserError, nearest, options_of
 
@@ -36,7 +37,8 @@ def main(arguments: list[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
     try:
         if not words or words in (["-h"], ["--help"], ["help"]):
-            print(USAGE.format(verbs="".join(f"  {verb:<12}{text}\n" for verb, text in VERBS.items())))
+            listed = VERBS | {"print_config": SACRED_COMMANDS["print_config"]}
+            print(USAGE.format(verbs="".join(f"  {verb:<14}{text}\n" for verb, text in listed.items())))
             return 0
         if words == ["--version"]:
             print(f"omg {__version__}")
@@ -120,24 +122,30 @@ def _is_value(word: str, of_flag: bool) -> bool:
 def show_help(command: Command) -> int:
     """A verb's summary, examples and settings."""
     module = commands.module_of(command.verb)
-    print(f"omg {command.verb}: {VERBS.get(command.verb, 'a command of Sacred')}\n\n{module.SUMMARY}\n\nexamples:")
+    layered = command.verb not in commands.WITHOUT_LAYERS
+    merged = load(command) if layered else {}
+    print(f"omg {command.verb}: {(VERBS | SACRED_COMMANDS)[command.verb]}\n\n{module.SUMMARY}\n\nexamples:")
     print("\n".join(f"  {example}" for example in module.EXAMPLES))
     shown: set[str] = set()
     for cls in module.settings(command):
         new = [option for option in options_of(cls) if option["name"] not in shown]
+        if command.verb in commands.OF_A_MODEL:
+            new = [option for option in new if option["name"] in commands.OF_A_MODEL[command.verb]]
         if new:
             print(f"\n{_title(cls)}:")
         for option in new:
             shown.add(option["name"])
-            example = f"--{option['name']}={_text(option['default'])}"
+            example = f"--{option['name']}={_text(merged.get(option['name'], option['default']))}"
             print(f"  {example:<36} {option['help']}")
-    if command.verb in ("train", "bench") and not command.config:
-        print("\nThese are the settings of iql. Others: omg train --config=ppo_omg --help.")
+    if layered:
+        names = f"--config={command.config or DEFAULT_ALG} --env-config={command.env_config or DEFAULT_ENV}"
+        print(f"\nThe values are those of {names}; other names have other settings and values.")
     return 0
 
 
 def _title(cls: type) -> str:
-    return cls.__name__.removesuffix("Settings").removesuffix("Learner") + " settings"
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", cls.__name__.removesuffix("Settings"))
+    return words[0] + words[1:].replace(" Learner", " learner") + " settings"
 
 
 def _text(value: object) -> str:

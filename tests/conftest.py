@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 # Compilation dominates the time of the suite; three quarters of it go into optimising programs that run for a moment.
-QUICK = "--xla_llvm_disable_expensive_passes=true --xla_backend_optimization_level=0"
-QUICK += " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
-os.environ.setdefault("XLA_FLAGS", QUICK)
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_llvm_disable_expensive_passes=true --xla_backend_optimization_level=0 "
+    "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
+)
 
 from jaxtyping import install_import_hook
 
@@ -43,7 +45,7 @@ TWO_STEP = {
 
 
 LONGEST = (
-    "test_partners_end_to_end.py", "test_workflow.py", "test_among_others.py", "test_resume.py", "test_hop.py",
+    "test_partners_end_to_end.py", "test_workflow.py", "test_with_partners.py", "test_resume.py", "test_hop.py",
     "test_known_answers.py", "test_training.py",
 )  # fmt: skip
 """Files that run first, so that neither of two processes ends with a long one."""

@@ -98,9 +98,9 @@ def undisturbed(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def among_others(undisturbed):
+def with_partners(undisturbed):
     """Two seeds of one agent among the team of the run above, with TensorBoard."""
-    folder = undisturbed.parent / "among_others"
+    folder = undisturbed.parent / "with_partners"
     words = ["train", "--config=iql", "--env-config=two_step", *TINY, f"--pool={undisturbed}", f"--run_dir={folder}"]
     with pytest.MonkeyPatch.context() as monkeypatch:
         tested = Tested(monkeypatch)
@@ -338,7 +338,7 @@ def test_a_test_plays_exactly_as_many_episodes_as_asked_for(envs):
         assert loop.evaluate(acting, 0, episodes).lengths.shape == (episodes,)
 
 
-def test_a_test_among_others_plays_equally_often_with_every_opponent():
+def test_a_test_with_partners_plays_equally_often_with_every_opponent():
     """20 episodes with 2 opponents in 2 seats, in collections of 8."""
     settings = {"pool": "rules", "pool_rules": ["always_stag", "random"], "pool_test_rules": [], "batch_size_run": 4}
     small = {"env_args__grid_size": 4, "env_args__hunters": 2, "env_args__hares": 1, "env_args__episode_limit": 3}
@@ -349,13 +349,13 @@ def test_a_test_among_others_plays_equally_often_with_every_opponent():
     assert counts.tolist() == [10, 10]
 
 
-def test_results_with_a_pool_name_the_real_seeds_and_fit_80_columns(among_others, undisturbed):
-    words = ["evaluate", f"--checkpoint_path={among_others}", f"--pool={undisturbed}", "--test_nepisode=20"]
-    status, text = said([*words, f"--run_dir={among_others.parent / 'evaluated'}"])
+def test_results_with_a_pool_name_the_real_seeds_and_fit_80_columns(with_partners, undisturbed):
+    words = ["evaluate", f"--checkpoint_path={with_partners}", f"--pool={undisturbed}", "--test_nepisode=20"]
+    status, text = said([*words, f"--run_dir={with_partners.parent / 'evaluated'}"])
     assert status == 0, text
-    with (among_others.parent / "evaluated" / "opponents.csv").open() as file:
+    with (with_partners.parent / "evaluated" / "opponents.csv").open() as file:
         assert [row["seed"] for row in csv.DictReader(file)] == ["3", "4"]
-    assert json.loads((among_others.parent / "evaluated" / "summary.json").read_text())["episodes_per_opponent"] == 20
+    assert json.loads((with_partners.parent / "evaluated" / "summary.json").read_text())["episodes_per_opponent"] == 20
     assert max(map(len, text.splitlines())) <= 80
 
 
@@ -410,19 +410,19 @@ def test_the_version_is_that_of_the_changelog():
 # --- 6. the focal agent's return, and TensorBoard
 
 
-def test_metrics_of_a_run_among_others_have_the_focal_return_of_every_seed(among_others):
-    trained = [row for row in rows(among_others) if "return_mean" in row]
+def test_metrics_of_a_run_with_partners_have_the_focal_return_of_every_seed(with_partners):
+    trained = [row for row in rows(with_partners) if "return_mean" in row]
     assert trained
     for row in trained:
         assert len(row["focal_return_mean_seeds"]) == 2
         assert row["focal_return_mean"] == pytest.approx(np.mean(row["focal_return_mean_seeds"]))
-    assert any("test_focal_return_mean" in row for row in rows(among_others))
+    assert any("test_focal_return_mean" in row for row in rows(with_partners))
 
 
-def test_tensorboard_groups_scalars_and_shows_every_seed(among_others):
+def test_tensorboard_groups_scalars_and_shows_every_seed(with_partners):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    folder = among_others / "tensorboard"
+    folder = with_partners / "tensorboard"
     assert {path.name for path in folder.iterdir()} == {"mean", "seed_3", "seed_4"}
     for line in folder.iterdir():
         events = EventAccumulator(str(line))
@@ -432,7 +432,7 @@ def test_tensorboard_groups_scalars_and_shows_every_seed(among_others):
         assert all(tag.startswith(("train/", "test/", "time/")) for tag in tags)
         if line.name != "mean":
             place = ["seed_3", "seed_4"].index(line.name)
-            logged = [r["return_mean_seeds"][place] for r in rows(among_others) if "return_mean" in r]
+            logged = [r["return_mean_seeds"][place] for r in rows(with_partners) if "return_mean" in r]
             np.testing.assert_allclose([e.value for e in events.Scalars("train/return_mean")], logged, rtol=1e-5)
 
 

@@ -1,4 +1,4 @@
-"""All commands in order on a small board: pool, VAE, one agent among others, unseen partners, crossplay, a replay."""
+"""All commands in order on a small board: pool, VAE, one agent with partners, unseen partners, crossplay, a replay."""
 
 import csv
 import json
@@ -59,7 +59,7 @@ def test_steps_count_for_every_seat(home):
     assert summary["updates"] > 0
 
 
-def test_a_resumed_run_among_others_reaches_the_same_networks(home, tmp_path, monkeypatch):
+def test_a_resumed_run_with_partners_reaches_the_same_networks(home, tmp_path, monkeypatch):
     """With opponents and subgoals: an interrupted and resumed run equals the undisturbed run exactly."""
     words = ["train", "--config=iql_omg", *SMALL, *OMG, f"--local_results_path={home}", "--eta_anneal_time=150"]
     words += ["--t_max=100"]

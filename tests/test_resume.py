@@ -16,8 +16,8 @@ from safetensors.numpy import load_file, save_file
 from omg.utils.checkpoints import flatten, steps_in, unflatten
 
 ROOT = Path(__file__).parent.parent
-WORDS = "--config=qmix --env-config=two_step --rnn_hidden_dim=8 --hypernet_embed=8 --buffer_size=64 --t_max=4000"
-WORDS += " --optimiser=adam --save_model_interval=400 --test_interval=1500 --log_interval=500 --use_tensorboard=false"
+WORDS = "--config=qmix --env-config=two_step --rnn_hidden_dim=8 --hypernet_embed=8 --buffer_size=64 --t_max=2000"
+WORDS += " --optimiser=adam --save_model_interval=200 --test_interval=750 --log_interval=250 --use_tensorboard=false"
 
 
 def start(*words, **options):
@@ -56,7 +56,7 @@ def test_a_killed_run_resumes_to_the_same_parameters(undisturbed, tmp_path):
     process = start(*WORDS.split(), f"--run_dir={folder}", seeds)
     while kills < 2:
         reached = wait_for_checkpoint(folder, process, after=reached)
-        if reached >= 4000:
+        if reached >= 2000:
             break
         process.send_signal(signal.SIGKILL)
         process.communicate()
@@ -65,7 +65,7 @@ def test_a_killed_run_resumes_to_the_same_parameters(undisturbed, tmp_path):
     assert kills == 2
     finish(process)
     for file in ("agent", "mixer", "opt", "target", "replay"):
-        one, two = (load_file(f / f"checkpoints/4000/{file}.safetensors") for f in (whole, folder))
+        one, two = (load_file(f / f"checkpoints/2000/{file}.safetensors") for f in (whole, folder))
         assert one.keys() == two.keys()
         for name in one:
             assert one[name].tobytes() == two[name].tobytes(), f"{file}: {name}"

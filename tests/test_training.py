@@ -62,7 +62,7 @@ def test_a_truncated_sample_gives_the_same_update(experiment, foraging):
     batch, learner = play(foraging, 4, seed=3), experiment.learner
     short = jax.tree.map(lambda x: x.at[:, 6:].set(jnp.zeros((), x.dtype)), batch)
     short.data["terminated"] = short["terminated"].at[:, 5].set(True)
-    state = learner.init(jax.random.key(0))
+    state = jax.jit(learner.init)(jax.random.key(0))
     now, key = jnp.int32(1), jax.random.key(0)
     train = jax.jit(learner.train)
     whole, _ = train(state, short, now, now, now, key)

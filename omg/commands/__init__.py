@@ -9,7 +9,7 @@ from omg.config import Command
 from omg.utils.settings import UserError, nearest
 
 VERBS = {
-    "train": "train an algorithm, alone or among others",
+    "train": "train a team, or one agent with frozen partners",
     "evaluate": "test a saved model, alone or with every member of a pool",
     "pool": "train a pool of frozen opponents, or describe one (omg pool show)",
     "pretrain": "train OMG's VAE of states, or HOP+'s goals",
@@ -18,12 +18,29 @@ VERBS = {
     "adapt": "play a saved agent with the same co-players for several episodes",
     "workflow": "run a list of commands from a YAML file, such as a whole comparison",
     "bench": "measure the speed of training and of the environment",
-    "list": "list algorithms, environments and workflows",
+    "list": "list algorithms, environments, scripted policies and workflows",
     "completion": "print a completion script for bash or zsh",
 }
-SACRED_COMMANDS = ("print_config", "print_dependencies", "save_config", "print_named_configs")
+SACRED_COMMANDS = {
+    "print_config": "print the merged configuration of a run",
+    "print_dependencies": "print the versions of the packages in use",
+    "save_config": "write the merged configuration to a file",
+    "print_named_configs": "print Sacred's named configurations",
+}
+"""Verbs that Sacred provides; they take the settings of `train`."""
 TAKES_WORDS = ("pool", "crossplay", "workflow", "completion")
 """Verbs with positional arguments."""
+OF_A_MODEL = {
+    "evaluate": ("checkpoint_path", "load_step", "pool", "test_nepisode", "seed", "save_replay", "run_dir", "use_cuda"),
+    "adapt": (
+        "adapt_episodes", "co_players", "same_boards", "oracle_goals", "checkpoint_path", "load_step", "pool",
+        "test_nepisode", "seed", "save_replay", "run_dir", "use_cuda",
+    ),
+    "crossplay": ("test_nepisode", "run_dir", "local_results_path", "use_cuda"),
+}  # fmt: skip
+"""Verbs that use saved models: the settings that their help shows. Other settings are those of the model."""
+WITHOUT_LAYERS = (*OF_A_MODEL, "workflow", "list", "completion")
+"""Verbs that do not read a configuration from --config and --env-config."""
 
 
 def check_verb(verb: str) -> None:

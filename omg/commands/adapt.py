@@ -28,7 +28,9 @@ from omg.evaluation.statistics import Estimate, estimate
 from omg.opponents import REGISTRY as scripted_REGISTRY
 from omg.opponents.grid_policies import REPLIES
 from omg.opponents.pool import SPLIT_NAMES, PoolSettings
+from omg.opponents.seating import SeatingSettings
 from omg.runners import PolicyGroup
+from omg.training.settings import RunSettings
 from omg.utils import checkpoints
 from omg.utils.files import check_writable, make_folder, write_json, write_text
 from omg.utils.logging import ProgressReport, console
@@ -37,7 +39,8 @@ from omg.utils.settings import UserError, fill
 SUMMARY = """\
 Seats a saved agent with copies of one co-player in all other seats, for adapt_episodes episodes in a row, and reports
 the agent's return by episode, the goal types it reached, and for agents with beliefs how accurate they are. Without
---pool: every scripted policy of the environment. With --pool=DIR: its unseen members; co_players names any member."""
+--pool, or with --pool=rules: every scripted policy of the environment. With --pool=DIR: the unseen members of that
+pool. co_players chooses by name, training members included."""
 EXAMPLES = [
     "omg adapt --checkpoint_path=results/hop --test_nepisode=100",
     "omg adapt --checkpoint_path=results/hop --pool=rules --co_players=[always_stag,always_hare]",
@@ -47,7 +50,7 @@ TIT_FOR_TAT = "tit_for_tat"
 
 
 def settings(command: Command) -> list[type]:
-    return [AdaptSettings]
+    return [AdaptSettings, RunSettings, SeatingSettings]
 
 
 class CoPlayers(NamedTuple):

@@ -15,8 +15,8 @@ from omg.artifacts import TYPES, card_of
 from omg.build import Experiment, StandIns, args_sanity_check, build, make_env, resolve, settings_of
 from omg.commands.common import configure
 from omg.config import Command
-from omg.controllers import AMONG_OTHERS
 from omg.controllers import REGISTRY as mac_REGISTRY
+from omg.controllers import WITH_PARTNERS
 from omg.envs import MultiAgentEnv
 from omg.envs.host import HostEnv
 from omg.opponents.pool import untrained
@@ -56,8 +56,8 @@ def main(command: Command) -> int:
 
 
 def stand_ins(config: dict[str, Any], size: int) -> StandIns | None:
-    """Untrained opponents and untrained artifacts, for one agent among others."""
-    if config["mac"] not in AMONG_OTHERS.values():
+    """Untrained opponents and untrained artifacts, for one agent with frozen partners."""
+    if config["mac"] not in WITH_PARTNERS.values():
         return None
     spec = make_env(config).spec
     network = {key: config[key] for key in ("rnn_hidden_dim",) if key in config}

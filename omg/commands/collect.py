@@ -31,7 +31,7 @@ def settings(command: Command) -> list[type]:
 
 
 def main(command: Command) -> int:
-    config = configure(command, EXTRA)
+    config = configure(command, EXTRA, learns=False)
     env = make_env(config)
     folder = result_folder(config, Path(str(config["local_results_path"])) / "trajectories" / env_label(config))
     check_writable(folder)

@@ -20,16 +20,18 @@ from omg.utils.settings import UserError, convert
 Config = dict[str, Any]
 
 
-def configure(command: Command, extra: Sequence[type] = (), ignore: Sequence[str] = ()) -> Config:
+def configure(command: Command, extra: Sequence[type] = (), ignore: Sequence[str] = (), learns: bool = True) -> Config:
     """The checked configuration of a command. `extra` are the settings of the command itself.
 
-    Typed keys in `ignore` are not checked against the components (another configuration reads them).
+    Typed keys in `ignore` are not checked against the components (another configuration reads them). What is changed
+    for the learner is not said by a command that `learns` nothing.
     """
     load_plugins(command.imports)
     config = configuration.load(command)
     trust_modules(command, config)
     typed = [key for key in command.typed_keys() if key not in ignore]
-    return prepared(*resolve(config, typed, extra))
+    config, notices = resolve(config, typed, extra)
+    return prepared(config, notices if learns else [])
 
 
 def prepared(config: Config, notices: list[str]) -> Config:

@@ -18,6 +18,7 @@ from omg.evaluation.encounters import Encounter, Result
 from omg.evaluation.metrics import over_seeds, summarise
 from omg.evaluation.replay import check_render, save_focal_replay, save_replay
 from omg.opponents.pool import SPLIT_NAMES, PoolSettings
+from omg.opponents.seating import SeatingSettings
 from omg.runners import PolicyGroup
 from omg.training.restore import check_seeds, load_acting
 from omg.training.settings import RunSettings
@@ -37,7 +38,7 @@ EXAMPLES = [
 
 
 def settings(command: Command) -> list[type]:
-    return [RunSettings]
+    return [RunSettings, SeatingSettings]
 
 
 def main(command: Command) -> int:

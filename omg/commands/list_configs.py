@@ -1,16 +1,26 @@
-"""`omg list`: algorithms, environments and workflows by name."""
+"""`omg list`: algorithms, environments, workflows and scripted policies by name."""
 
 from __future__ import annotations
 
+import shutil
+import textwrap
+
 from omg.config import Command, available, one_line
+from omg.opponents import SPLITS
 from omg.utils.settings import UserError
 
-SUMMARY = "Lists the shipped configurations by name: algorithms, environments and workflows."
+SUMMARY = "Lists algorithms, environments, workflows and scripted policies by name."
 EXAMPLES = ["omg list"]
 
 
 def settings(command: Command) -> list[type]:
     return []
+
+
+def show(name: str, text: str) -> None:
+    """One entry, wrapped to the width of the terminal."""
+    width = shutil.get_terminal_size((80, 24)).columns
+    print(textwrap.fill(text, width, initial_indent=f"  {name:<18}", subsequent_indent=" " * 20))
 
 
 def main(command: Command) -> int:
@@ -24,5 +34,8 @@ def main(command: Command) -> int:
     for title, folder in titles:
         print(title)
         for name, path in available(folder).items():
-            print(f"  {name:<18}{one_line(path)}")
+            show(name, one_line(path))
+    print("scripted policies (--pool=rules)")
+    for env, split in SPLITS.items():
+        show(env, f"training: {', '.join(split.train)}; unseen: {', '.join(split.test)}")
     return 0

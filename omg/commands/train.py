@@ -1,4 +1,4 @@
-"""`omg train`: trains an algorithm on an environment, alone or among others; resumes a run that was stopped."""
+"""`omg train`: trains a team, or one agent with frozen partners; resumes a run that was stopped."""
 
 from __future__ import annotations
 

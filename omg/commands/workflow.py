@@ -31,8 +31,14 @@ from omg.utils.settings import UserError, choose, convert, nearest
 
 SUMMARY = """\
 Runs a list of stages from a YAML file (omg list shows the shipped ones; a path names your own). Finished stages are not
-repeated. --budget chooses the size where the list has budgets (or a number of steps), --jobs=N runs N independent
-stages at once, each in a process of its own that writes a log file."""
+repeated: the same command continues a workflow that was stopped.
+
+options:
+  --budget=paper           amount of training and testing: demo, small, paper or a number of steps (only for workflows
+                           with budgets: foraging, predator_prey, battle)
+  --maps=[8m]              workflow battle: the maps to run, one after the other
+  --jobs=1                 number of independent stages that run at once, each in its own process with a log file
+  --run_dir=DIR            folder of all results; default: results/workflow_<name>"""
 EXAMPLES = [
     "omg workflow foraging --budget=small --jobs=2",
     "omg workflow battle --maps=[8m,3s_vs_5z] --budget=paper",

@@ -1,4 +1,4 @@
-"""Controllers by name (`mac`). `multi_…`: the trained agent sits among others; without: it holds all seats."""
+"""Controllers by name (`mac`). `multi_…`: one trained agent with frozen partners; without: all seats."""
 
 from omg.controllers.base import Controller
 from omg.controllers.basic_controller import BasicMAC
@@ -11,7 +11,7 @@ REGISTRY: dict[str, type[Controller]] = {
     "multi_hop_mac": HopMAC,
 }
 
-AMONG_OTHERS = {"basic_mac": "multi_module_mac", "hop_mac": "multi_hop_mac"}
-"""The name of each controller when it is one agent among others."""
+WITH_PARTNERS = {"basic_mac": "multi_module_mac", "hop_mac": "multi_hop_mac"}
+"""The name of each controller when it is one agent with frozen partners."""
 
-__all__ = ["AMONG_OTHERS", "REGISTRY", "BasicMAC", "Controller", "HopMAC"]
+__all__ = ["REGISTRY", "WITH_PARTNERS", "BasicMAC", "Controller", "HopMAC"]

@@ -24,7 +24,7 @@ class Controller:
     plans: ClassVar[bool] = False
     """It searches in the environment itself: it needs the environment's state, and `observe` after every step."""
     can_be_focal: ClassVar[bool] = True
-    """It can be the trained agent among others."""
+    """It can be the trained agent with frozen partners."""
     can_be_opponent: ClassVar[bool] = True
     """Frozen, it can sit in the other seats (be a member of a pool)."""
     needs: tuple[str, ...] = ()

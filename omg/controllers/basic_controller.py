@@ -1,4 +1,4 @@
-"""The controller of recurrent policies, with or without an agent model (`basic_mac`; `multi_module_mac` among others).
+"""The controller of recurrent policies, with or without an agent model (`basic_mac`; `multi_module_mac` with partners).
 
 It builds the network's inputs, infers the agent model's embedding, unrolls the policy and selects actions. `params` is
 a dictionary: the policy under "agent", the agent model's networks under their own names.

@@ -36,7 +36,7 @@ class BootstrapSettings(LearnerSettings):
 
 @dataclass(frozen=True)
 class TargetSettings(BootstrapSettings):
-    target_update_interval: int = setting(200, "episodes between two copies of the target network", above=0)
+    target_update_interval: int = setting(200, "episodes between two updates of the target network", above=0)
 
 
 class LearnerState(NamedTuple):
@@ -59,9 +59,9 @@ class Learner:
     can_be_team: ClassVar[bool] = True
     """It can train all seats of a team."""
     can_be_focal: ClassVar[bool] = False
-    """It can train one agent among others, from equally many episodes in every seat."""
-    among_others: ClassVar[str | None] = None
-    """The learner that takes its place for one agent among others; None: the same one, if it can."""
+    """It can train one agent with frozen partners, from equally many episodes in every seat."""
+    with_partners: ClassVar[str | None] = None
+    """The learner that takes its place for one agent with frozen partners; None: the same one, if it can."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class Learner:
         return optax.chain(self.clip(), self.step_rule(lr))
 
     def clip(self) -> optax.GradientTransformation:
-        """All networks together for a team. One agent among others: each network by itself."""
+        """All networks together for a team. One agent with frozen partners: each network by itself."""
         largest = self.settings.grad_norm_clip
         return clip_each(largest) if self.focal else optax.clip_by_global_norm(largest)
 

@@ -1,4 +1,4 @@
-"""PPO for a team of independent agents or for one agent among others. Recurrent, with or without an agent model.
+"""PPO of independent agents or of one agent with frozen partners. Recurrent, with or without an agent model.
 
 One update takes the fresh episodes, cuts them into chunks of `seq_len` steps that start from the recurrent state the
 network had there while acting, and makes `ppo_epochs` gradient steps on all of them.
@@ -65,7 +65,7 @@ class PPOLearner(Learner):
         """Every seat has its own network: advantages are normalised seat by seat, so that seats do not interact."""
         self.shared_reward |= self.settings.prosocial > 0
         if self.focal and self.settings.prosocial:
-            raise UserError("prosocial is for a team that learns together: one agent among others has its own reward.")
+            raise UserError("prosocial is for a team: one agent with frozen partners learns from its own reward.")
 
     def init_params(self, key: Array) -> Params:
         k_agent, k_critic = jax.random.split(key)

@@ -25,7 +25,7 @@ class QLearnerSettings(td.QSettings):
 
 class QLearner(Learner):
     Settings = QLearnerSettings
-    among_others: ClassVar[str | None] = "q_learner_4am"
+    with_partners: ClassVar[str | None] = "q_learner_4am"
     settings: QLearnerSettings
     mac: BasicMAC
 

@@ -1,4 +1,4 @@
-"""Q-learning of one agent among others, whose policy is conditioned on an agent model's embedding."""
+"""Q-learning of one agent with frozen partners, whose policy is conditioned on an agent model's embedding."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class QTranLearnerSettings(QLearnerSettings):
 
 class QTranLearner(QLearner):
     Settings = QTranLearnerSettings
-    among_others = None
+    with_partners = None
     settings: QTranLearnerSettings
 
     def __init__(self, spec: Spec, mac: Any, config: Mapping[str, Any], *arguments: Any, **named: Any):

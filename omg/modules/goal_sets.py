@@ -31,7 +31,7 @@ class GoalSettings(VAESize):
     goal_latent_dim: int = setting(8, "latent size of the goals' VAE", above=0)
     goals_path: str | None = setting(None, "learned goals; null: the newest ones that fit")
     gate_distance: float | None = setting(
-        None, "no inference while every goal is farther away than this; null: always infer"
+        None, "no inference beyond this distance from every goal, in steps (learned goals: standard deviations)"
     )
 
 

@@ -60,15 +60,15 @@ class Member:
 class PoolSettings:
     """What `omg pool` trains: algorithms × seeds × stages, and which scripted policies it adds."""
 
-    pool_algs: list | None = setting(["iql", "vdn"], "algorithms to train with; other seeds of them are homologue")
-    pool_test_algs: list | None = setting(["qmix", "iql_idv"], "algorithms of unseen members only (non-homologue)")
-    pool_train_seeds: int = setting(1, "seeds of each algorithm to train with", low=0)
-    pool_test_seeds: int = setting(2, "seeds of each algorithm that stay unseen", low=0)
-    pool_stages: list | None = setting([0.2, 0.5, 1.0], "when a network is stored, as fractions of its training")
-    pool_rules: list | None = setting(None, "scripted policies to train with; null: the environment's own split")
-    pool_test_rules: list | None = setting(
-        None, "scripted policies that stay unseen; null: the environment's own split"
+    pool_algs: list | None = setting(
+        ["iql", "vdn"], "algorithms of training members; their held-out seeds are homologue"
     )
+    pool_test_algs: list | None = setting(["qmix", "iql_idv"], "algorithms of unseen members only (non-homologue)")
+    pool_train_seeds: int = setting(1, "number of training seeds of each of pool_algs", low=0)
+    pool_test_seeds: int = setting(2, "number of held-out seeds of each algorithm", low=0)
+    pool_stages: list | None = setting([0.2, 0.5, 1.0], "when a network is stored, as fractions of its training")
+    pool_rules: list | None = setting(None, "scripted policies of the train split; null: the environment's own")
+    pool_test_rules: list | None = setting(None, "scripted policies held out; null: the environment's own split")
 
 
 class Pool:

@@ -15,7 +15,7 @@ from omg.utils.teams import Group, check_seats, parse_team, trained_group
 
 @dataclass(frozen=True)
 class SeatingSettings:
-    """One agent among others."""
+    """One agent with frozen partners."""
 
     multi_algs: bool = setting(False, "--config is a team: 4iql3qmix1iql_omg seats four, three and one agents")
     team: str | None = setting(None, "the team; set by --multi_algs")

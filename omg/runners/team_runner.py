@@ -1,4 +1,4 @@
-"""Plays one agent among others: the trained agent in every seat in turn, opponents sampled from a pool."""
+"""Plays one agent with frozen partners: the trained agent in every seat in turn, opponents sampled from a pool."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Lineup(NamedTuple):
 
 
 def focal_scheme(focal: Controller) -> Scheme:
-    """Fields that an episode among others holds beyond the usual ones: one value per episode."""
+    """Fields that an episode with frozen partners holds beyond the usual ones: one value per episode."""
     scheme = {"agent_idx": Field((), "int8", per_episode=True)}
     if focal.prior_size:
         scheme["prior"] = Field((focal.prior_size,), per_episode=True)

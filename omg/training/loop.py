@@ -60,7 +60,7 @@ class TrainingLoop:
         spec = runner.env.spec
         self.lengths = bucket_lengths(spec.episode_limit, settings.length_buckets)
         self.collected = runner.batch_size
-        """Episodes per iteration: `batch_size_run`, for one agent among others times the seats."""
+        """Episodes per iteration: `batch_size_run`, for one agent with frozen partners times the seats."""
         self.sampled = settings.batch_size * (spec.n_agents if learner.focal else 1)
         self.steps_per_iteration = self.collected * spec.episode_limit
         # A planner's tests search more than its training: two programs. All others test in the training program.

@@ -13,15 +13,15 @@ class RunSettings:
     env: str = setting("foraging", "environment (omg list)")
     env_args: dict = setting({}, "settings of the environment")
     env_config: str = setting("foraging", "name of the environment's configuration; set by --env-config")
-    runner: str = setting("vector", "runner: vector (compiled), episode (one in Python) or parallel (processes)")
+    runner: str = setting("vector", "runner: vector (compiled), episode (one in Python) or parallel (one process each)")
     worker_timeout: float = setting(
         120.0, "runner parallel: seconds without an answer until a process is replaced", above=0
     )
-    mac: str = setting("basic_mac", "controller: basic_mac or hop_mac; multi_…: one agent among others")
+    mac: str = setting("basic_mac", "controller: basic_mac, hop_mac; with partners multi_module_mac, multi_hop_mac")
     learner: str = setting("q_learner", "learner (omg list)")
     seed: int = setting(1, "random seed", low=0, high=2**31 - 1)
     seeds: int = setting(1, "number of seeds trained in one program: seed, seed+1, …", above=0)
-    t_max: int = setting(200_000, "environment steps of the run (for each seat, among others)", above=0)
+    t_max: int = setting(200_000, "environment steps of the run (with frozen partners: for each seat)", above=0)
     test_interval: int = setting(20_000, "environment steps between tests", above=0)
     test_nepisode: int = setting(64, "episodes per test", above=0)
     log_interval: int = setting(5_000, "environment steps between logged points", above=0)
@@ -58,7 +58,7 @@ class RunSettings:
 
 @dataclass(frozen=True)
 class LoopSettings:
-    batch_size_run: int = setting(1, "parallel environments (for each seat, among others)", above=0)
+    batch_size_run: int = setting(1, "parallel environments (with frozen partners: for each seat)", above=0)
     batch_size: int = setting(32, "episodes per update", above=0)
     buffer_size: int = setting(5000, "episodes in the replay buffer", above=0)
     buffer_gib: float = setting(4.0, "limit of the replay buffer's memory in GiB (each seed)", above=0)

@@ -54,12 +54,14 @@ def make_folder(folder: Path) -> Path:
 
 
 def check_writable(folder: Path) -> Path:
-    """Refuses a folder that could not be created, without creating it."""
-    existing = folder
+    """Refuses a folder that could not be created. It is not left behind."""
+    existing, missing = folder, None
     while not existing.exists() and existing != existing.parent:
-        existing = existing.parent
+        existing, missing = existing.parent, existing
     if not existing.is_dir():
         raise UserError(f"cannot write results to {folder}: {existing} is not a folder.")
     if not os.access(existing, os.W_OK | os.X_OK):
         raise UserError(f"cannot write results to {folder}: no permission to write in {existing}.")
+    if missing is not None:  # the file systems of the kernel are writable for root and take no folder
+        make_folder(missing).rmdir()
     return folder

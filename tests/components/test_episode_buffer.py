@@ -10,6 +10,8 @@ from omg.components.episode_buffer import EpisodeBatch, Field, ReplayBuffer, all
 
 SCHEME = {"id": Field((), "int32"), "filled": Field((), "bool"), "seen": Field((2,), "int8", "agents", 0.125)}
 GROUPS = {"agents": 3}
+RING = ReplayBuffer(SCHEME, GROUPS, 24, 4)
+sample_of_ring = jax.jit(RING.sample, static_argnums=1)
 
 
 def batch_of(ids, steps=4):
@@ -19,19 +21,18 @@ def batch_of(ids, steps=4):
 
 
 def filled_with(buffer, n, size=2):
-    store, count = buffer.init(), 0
+    store, count, insert = buffer.init(), 0, jax.jit(buffer.insert_episode_batch)
     while count < n:
-        store = buffer.insert_episode_batch(store, batch_of(range(count, count + size)), jnp.int32(count))
+        store = insert(store, batch_of(range(count, count + size)), jnp.int32(count))
         count += size
     return store, count
 
 
 @settings(max_examples=15, deadline=None)
-@given(st.integers(1, 12), st.integers(2, 60), st.integers(0, 10_000))
+@given(st.sampled_from([1, 2, 7, 12]), st.integers(2, 60), st.integers(0, 10_000))
 def test_a_sample_holds_different_episodes_among_the_newest(batch_size, inserted, seed):
-    buffer = ReplayBuffer(SCHEME, GROUPS, 24, 4)
-    store, count = filled_with(buffer, max(inserted, batch_size))
-    ids = np.asarray(buffer.sample(store, batch_size, jnp.int32(count), jax.random.key(seed))["id"][:, 0])
+    store, count = filled_with(RING, max(inserted, batch_size))
+    ids = np.asarray(sample_of_ring(store, batch_size, jnp.int32(count), jax.random.key(seed))["id"][:, 0])
     assert len(set(ids)) == batch_size
     assert ids.min() >= max(0, count - 24)
     assert ids.max() < count

@@ -52,7 +52,7 @@ def test_acting_step_by_step_equals_the_unroll_of_the_episode(foraging):
     """Without exploration the stored actions are the best ones of the unrolled network."""
     episodes = play(foraging, 3, seed=2, epsilon_start=0.0, epsilon_finish=0.0)
     mac = BasicMAC(foraging.spec, {"rnn_hidden_dim": 4})
-    q = jax.jit(mac.unroll)(mac.init_params(jax.random.key(2)), episodes).outputs
+    q = jax.jit(mac.unroll)(jax.jit(mac.init_params)(jax.random.key(2)), episodes).outputs
     best = jnp.swapaxes(jnp.where(jnp.swapaxes(episodes.avail_actions, 0, 1), q, -jnp.inf).argmax(-1), 0, 1)
     filled = np.asarray(episodes["filled"])
     np.testing.assert_array_equal(np.asarray(episodes.actions)[filled], np.asarray(best)[filled])

@@ -84,7 +84,7 @@ def planner(mac):
 def test_the_best_response_in_a_game_of_three_states():
     env = make("matrix_game", states=STATES)
     plan = planner(mac_with(env, lambda goal: goal[..., :2], simulations=100))
-    state, shown = env.reset(KEY)
+    state, shown = jax.jit(env.reset)(KEY)
     for other in (0, 1):
         q = plan(state, shown, jnp.broadcast_to(jax.nn.one_hot(other, 3), (2, 3)))
         expected = exhaustive(env, state, shown, other, 2)
@@ -127,7 +127,7 @@ def played(env, config, test_mode=True):
     """The controller, its networks, four episodes of a team of them, and the memory at their ends."""
     mac = HopMAC(env, config)
     scheme, groups = make_scheme(env.spec)
-    params = mac.init_params(KEY)
+    params = jax.jit(mac.init_params)(KEY)
     runner = VectorRunner(env, mac, scheme | mac.scheme, groups, 4)
     played = jax.jit(lambda key: runner.play(params, jnp.int32(0), key, test_mode))(KEY)
     return mac, params, played.batch, played.memory
@@ -198,7 +198,7 @@ def test_without_goals_the_action_model_is_conditioned_on_observations_only(hunt
     mac = HopMAC(env, config | {"use_goals": False})
     params = jax.jit(mac.init_params)(KEY)
     memory = mac.init_memory(params, 1)
-    state, seen = one_row(env.reset(KEY))
+    state, seen = one_row(jax.jit(env.reset)(KEY))
     after, _ = jax.jit(mac.observe)(params, memory, seen, jnp.array([[1, 2]]), state, seen, jnp.ones(1, bool))
     np.testing.assert_allclose(after.belief, memory.belief, rtol=1e-5, err_msg="equal likelihoods change no belief")
     assert not mac.models.goal_features(seen.obs).any()

@@ -58,7 +58,7 @@ def test_time_steps_have_the_sizes_of_the_spec_and_steps_are_pure(name):
 @pytest.fixture(scope="module")
 def board():
     env = make("foraging", grid_size=6, food=2)
-    state, _ = env.reset(jax.random.key(0))
+    state, _ = jax.jit(env.reset)(jax.random.key(0))
 
     def placed(agents, food, eaten=(False, False)):
         return state._replace(agents=jnp.array(agents), food=jnp.array(food), eaten=jnp.array(eaten))
@@ -123,7 +123,7 @@ def test_foraging_steps_equal_those_of_jumanji(settings):
     levels, together = max(settings.get("max_level", 1), 2), settings.get("force_coop", False)
     generator = RandomGenerator(grid, players, food, settings.get("sight") or grid, levels, together)
     game = LevelBasedForaging(generator, time_limit=500, penalty=settings.get("penalty", 0.0))
-    ours, _ = jax.vmap(env.reset)(jax.random.split(jax.random.key(1), boards))
+    ours, _ = jax.jit(jax.vmap(env.reset))(jax.random.split(jax.random.key(1), boards))
     assert int(ours.agent_level.max()) == settings.get("max_level", 1)
 
     def numbered(n):
@@ -165,7 +165,7 @@ def test_a_fleeing_prey_is_harder_to_catch_than_a_still_one():
 def test_the_two_step_game_pays_what_the_paper_says():
     env = make("matrix_game", states=TWO_STEP)
     for first, second, expected in (((0, 1), (1, 1), 7.0), ((1, 0), (1, 1), 8.0), ((1, 1), (0, 1), 1.0)):
-        state, _ = env.reset(jax.random.key(0))
+        state, _ = jax.jit(env.reset)(jax.random.key(0))
         state, timestep = env.step(state, jnp.array(first), jax.random.key(0))
         assert not timestep.terminated
         assert timestep.reward.tolist() == [0.0, 0.0]
@@ -178,7 +178,7 @@ def test_a_repeated_game_observes_the_last_actions_and_ends_after_its_rounds():
     env = make("matrix_game", payoffs=[[[3, 0], [5, 1]], [[3, 5], [0, 1]]], rounds=3)
     assert env.spec.game_type == "mixed"
     assert env.spec.episode_limit == 3
-    state, timestep = env.reset(jax.random.key(0))
+    state, timestep = jax.jit(env.reset)(jax.random.key(0))
     ends = []
     for _ in range(3):
         state, timestep = env.step(state, jnp.array([1, 0]), jax.random.key(0))
@@ -194,7 +194,7 @@ def test_game_types_of_matrix_games():
     assert pennies.spec.game_type == "zero-sum"
     three = make("matrix_game", payoff=np.arange(24).reshape(2, 3, 4).tolist())
     assert (three.spec.n_agents, three.spec.n_actions) == (3, 4)
-    state, timestep = three.reset(jax.random.key(0))
+    state, timestep = jax.jit(three.reset)(jax.random.key(0))
     assert timestep.avail_actions.sum(-1).tolist() == [2, 3, 4]
     assert three.step(state, jnp.array([1, 2, 3]), jax.random.key(0))[1].reward[0] == 23
 
@@ -225,7 +225,7 @@ def test_jaxmarl_environments_keep_their_state_and_available_actions():
 
 def test_agents_with_fewer_actions_have_the_rest_masked():
     env = make("jaxmarl", name="MPE_simple_speaker_listener_v4")
-    _, timestep = env.reset(jax.random.key(0))
+    _, timestep = jax.jit(env.reset)(jax.random.key(0))
     assert timestep.avail_actions.sum(-1).tolist() == [3, 5]
 
 
@@ -240,7 +240,7 @@ def test_an_unsupported_jaxmarl_environment_raises_a_user_error(name, complaint)
 
 def test_the_time_limit_is_not_a_termination():
     env = make("jaxmarl", name="MPE_simple_spread_v3", episode_limit=3)
-    state, timestep = env.reset(jax.random.key(0))
+    state, timestep = jax.jit(env.reset)(jax.random.key(0))
     for _ in range(3):
         state, timestep = env.step(state, jnp.zeros(3, jnp.int32), jax.random.key(0))
     assert not timestep.terminated
@@ -280,7 +280,7 @@ def test_food_eaten_earlier_is_not_reached_again(board):
 
 def test_a_predator_that_touches_the_prey_reaches_the_side_it_is_on():
     env = make("predator_prey", predators=2, obstacles=0)
-    (game, catches), _ = env.reset(jax.random.key(0))
+    (game, catches), _ = jax.jit(env.reset)(jax.random.key(0))
     places = jnp.array([[0.2, -0.9 * env.touching], [0.9, 0.9], [0.2, 0.0]])
     state = (game.replace(p_pos=places, p_vel=jnp.zeros_like(places)), catches)
     goals = env.goals(state)

@@ -17,7 +17,7 @@ def test_a_configuration_gives_the_defaults_of_its_environment():
     two_step = make("two_step")
     assert two_step.spec.name == "matrix_game"
     assert two_step.spec.episode_limit == 2
-    state, _ = two_step.reset(jax.random.key(0))
+    state, _ = jax.jit(two_step.reset)(jax.random.key(0))
     state, _ = two_step.step(state, jnp.array([1, 0]), jax.random.key(0))
     assert two_step.step(state, jnp.array([1, 1]), jax.random.key(0))[1].reward.tolist() == [8, 8]
 
@@ -82,7 +82,7 @@ def test_hanabi_terminates_within_its_default_time_limit(players):
 
     @jax.jit
     def length(key):
-        state, timestep = env.reset(key)
+        state, timestep = jax.jit(env.reset)(key)
 
         def step(carry, _):
             state, timestep, ended = carry

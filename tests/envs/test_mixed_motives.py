@@ -96,7 +96,7 @@ def test_clearing_a_drift_costs_its_player_and_benefits_all():
 @pytest.mark.parametrize("name", ["stag_hunt", "snowdrift"])
 def test_initial_cells_are_distinct_and_cover_the_board(name):
     env = make(name)
-    state, _ = jax.vmap(env.reset)(jax.random.split(KEY, 64))
+    state, _ = jax.jit(jax.vmap(env.reset))(jax.random.split(KEY, 64))
     cells = np.concatenate([state[0], state[1]], 1)
     flat = cells[..., 0] * 8 + cells[..., 1]
     assert all(len(set(row)) == len(row) for row in flat.tolist())

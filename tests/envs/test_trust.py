@@ -61,7 +61,7 @@ def test_worker_processes_import_the_modules_that_the_user_allowed(folder):
     mac = BasicMAC(env.spec, {"rnn_hidden_dim": 4})
     recipe = Recipe("pettingzoo", settings, 1, trusted=trust.allowed())
     runner = REGISTRY["parallel"](env, mac, *make_scheme(env.spec), 1, recipe, 60.0)
-    _, stats = runner.run(mac.init_params(jax.random.key(0)), jnp.int32(0), jax.random.key(2), False)
+    _, stats = runner.run(jax.jit(mac.init_params)(jax.random.key(0)), jnp.int32(0), jax.random.key(2), False)
     runner.close()
     assert stats.lengths.tolist() == [3]
     assert (folder / "imported").exists(), "the worker imported the module itself"

@@ -95,7 +95,7 @@ def test_beliefs_of_several_agents_about_several_types_of_co_players(hunt):
     """Each agent's belief about each type of co-player depends on that type alone, from episode to episode."""
     policies = [SCRIPTED["stag_hunt"][name](hunt.spec) for name in ("always_stag", "always_hare")]
     mac = HopMAC(hunt, {"simulations": 2, "goal_draws": 1, "hop_hidden_dim": 4, "hop_alpha": 0.7})
-    agents = jax.vmap(mac.init_params)(keys(2))
+    agents = jax.jit(jax.vmap(mac.init_params))(keys(2))
     program = Adaptation(hunt, mac, ReciprocalMAC(hunt.spec, *policies), 8, 3, types=2, seeds=2)
     met = program.play(agents, jnp.array([[0, 0], [1, 1]]), keys(2))
     for number, seeds in enumerate(met):
@@ -151,7 +151,7 @@ def test_carry_over_hands_the_embedding_to_the_next_episode(hunt):
     """An episode starts from the mean embedding of the one before it."""
     config = {"am_model": "omg_am", "vae_latent_dim": 4, "cond_rnn_dim": 8, "rnn_hidden_dim": 8, "carry_over": True}
     mac = BasicMAC(hunt.spec, config)
-    agents = jax.vmap(mac.init_params)(keys(2))
+    agents = jax.jit(jax.vmap(mac.init_params))(keys(2))
     others = ScriptedMAC(hunt.spec, SCRIPTED["stag_hunt"]["always_hare"](hunt.spec))
     program = Adaptation(hunt, mac, others, 8, 3, seeds=2)
     given, play = [], program.runner.play

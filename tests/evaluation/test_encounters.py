@@ -15,7 +15,7 @@ from omg.runners import PolicyGroup
 from omg.utils import checkpoints
 from omg.utils.settings import UserError
 from tests.helpers import configuration
-from tests.test_among_others import BOARD, SMALL, SMALL_OMG, stand_ins
+from tests.test_with_partners import BOARD, SMALL, SMALL_OMG, stand_ins
 
 
 def test_the_interquartile_mean_averages_the_middle_half():

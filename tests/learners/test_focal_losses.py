@@ -1,4 +1,4 @@
-"""Losses of one agent among others against plain loops, and PPO's chunks against whole episodes."""
+"""Losses of one agent with frozen partners against plain loops, and PPO's chunks against whole episodes."""
 
 import jax
 import jax.numpy as jnp
@@ -39,7 +39,7 @@ def test_without_an_agent_model_it_is_independent_q_learning(foraging, batch):
     episodes, both = batch
     team = QLearner(foraging.spec, BasicMAC(foraging.spec, CONFIG), CONFIG)
     focal = QLearner4AM(foraging.spec, BasicMAC(foraging.spec, CONFIG), CONFIG, focal=True)
-    params, target = team.init(KEY).params, team.init(jax.random.key(1)).target
+    params, target = jax.jit(team.init)(KEY).params, jax.jit(team.init)(jax.random.key(1)).target
     expected = team.loss(params, target, episodes, jnp.int32(0), KEY)[0]
     np.testing.assert_allclose(focal.loss(params, target, both, jnp.int32(0), KEY)[0], expected, rtol=1e-5)
 
@@ -74,7 +74,7 @@ def omg(spec, **config):
     config = CONFIG | {"am_model": "omg_am"} | config
     vae = VAE(spec.obs_size, 4, 3, jax.random.key(7))
     learner = OMGLearner(spec, BasicMAC(spec, config), config, focal=True, artifacts={"vae": vae})
-    return learner, learner.init(KEY), learner.init(jax.random.key(1))
+    return learner, jax.jit(learner.init)(KEY), jax.jit(learner.init)(jax.random.key(1))
 
 
 def test_the_loss_of_the_subgoal_model(foraging, batch):
@@ -155,7 +155,7 @@ def test_chunks_start_from_the_recurrent_state_while_acting(foraging, batch, cel
     """Before any update, chunks of 5 of 12 steps have probability ratios of 1 and the values of whole episodes."""
     config = CONFIG | {"rnn_cell": cell, "seq_len": 5, "agent_output_type": "pi_logits"}
     learner = PPOLearner(foraging.spec, BasicMAC(foraging.spec, config), config)
-    params = learner.init(KEY).params
+    params = jax.jit(learner.init)(KEY).params
     focal = all_agents(batch[0], 2)
     chunks, condition, metrics = jax.jit(learner.prepare)(params, {}, focal, jnp.int32(0), KEY)
     assert chunks.inputs.shape[:2] == (5, 3 * 3)
@@ -178,7 +178,7 @@ def hunters():
     learner = PPOLearner(env.spec, BasicMAC(env.spec, config), config)
     episodes = play(env, 6, seed=1)
     assert len({int(n) for n in np.asarray(episodes.alive[:, :-1].sum((1, 2)))}) > 1
-    return env, learner, learner.init(KEY), episodes
+    return env, learner, jax.jit(learner.init)(KEY), episodes
 
 
 def test_chunks_of_20_steps_equal_the_whole_unroll(hunters):

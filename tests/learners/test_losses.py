@@ -29,7 +29,7 @@ def learner_of(cls, spec, **config):
     """A learner, its networks, and target networks with other weights."""
     config = CONFIG | config
     learner = cls(spec, BasicMAC(spec, config), config)
-    state, other = learner.init(jax.random.key(0)), learner.init(jax.random.key(1))
+    state, other = jax.jit(learner.init)(jax.random.key(0)), jax.jit(learner.init)(jax.random.key(1))
     return learner, state.params, other.target
 
 
@@ -198,7 +198,7 @@ def test_lambda_0_gives_one_step_targets_and_lambda_1_monte_carlo_returns():
 
 def test_updates_lower_the_loss_and_are_counted(foraging, batch):
     learner, _, _ = learner_of(QLearner, foraging.spec, mixer="qmix", lr=1e-3)
-    state = learner.init(jax.random.key(0))
+    state = jax.jit(learner.init)(jax.random.key(0))
     step = jax.jit(lambda s: learner.train(s, batch, jnp.int32(0), jnp.int32(0), jnp.int32(1), KEY))
     losses = []
     for _ in range(21):

@@ -32,7 +32,7 @@ def pool(tmp_path, foraging):
     mac = BasicMAC(foraging.spec, ARCHITECTURE)
     for seed, split in ((1, "train"), (2, "homologue")):
         about = {"algorithm": "iql", "split": split, "seed": seed, "steps": 10, "return_mean": 0.5}
-        pool.add_network(mac.init_params(jax.random.key(seed))["agent"], ARCHITECTURE, **about)
+        pool.add_network(jax.jit(mac.init_params)(jax.random.key(seed))["agent"], ARCHITECTURE, **about)
     pool.members += [Member("nearest_food", "nearest_food", "train"), Member("slow", "slow", "non_homologue")]
     pool.save()
     return pool
@@ -121,7 +121,7 @@ def test_disagreement_is_0_between_equal_policies_and_1_between_opposite_ones(fo
 @pytest.mark.parametrize("name", sorted(REGISTRY))
 def test_scripted_policies_choose_available_actions_only(name):
     env = make(name)
-    _, seen = jax.vmap(env.reset)(jax.random.split(jax.random.key(0), 16))
+    _, seen = jax.jit(jax.vmap(env.reset))(jax.random.split(jax.random.key(0), 16))
     policies = [make_policy(env.spec) for make_policy in REGISTRY[name].values()]
     mac = ScriptedMAC(env.spec, *policies)
 

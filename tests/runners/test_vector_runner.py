@@ -11,11 +11,11 @@ from tests.conftest import play
 
 
 def test_replaying_the_recorded_actions_gives_the_recorded_episode(foraging):
-    batch = play(foraging, 5, seed=1)
+    batch = jax.tree.map(np.asarray, play(foraging, 5, seed=1))
     step = jax.jit(foraging.step)
     keys = jax.random.split(jax.random.fold_in(jax.random.key(1), foraging.spec.episode_limit), 5)
     for b in range(5):
-        state, seen = foraging.reset(keys[b])
+        state, seen = jax.jit(foraging.reset)(keys[b])
         length = int(batch.filled[b].sum())
         for t in range(length):
             np.testing.assert_array_equal(batch.obs[b, t], seen.obs)
@@ -35,7 +35,7 @@ def test_greedy_play_takes_the_best_actions_of_the_unrolled_network(foraging):
     """The unrolled outputs are time first."""
     mac = BasicMAC(foraging.spec, {"rnn_hidden_dim": 4})
     runner = VectorRunner(foraging, mac, *make_scheme(foraging.spec), 4)
-    params = mac.init_params(jax.random.key(5))
+    params = jax.jit(mac.init_params)(jax.random.key(5))
     batch, _ = jax.jit(lambda key: runner.run(params, jnp.int32(0), key, True))(jax.random.key(5))
     q = jnp.swapaxes(mac.unroll(params, batch).outputs, 0, 1)
     expected = jnp.where(batch.avail_actions, q, -jnp.inf).argmax(-1)
@@ -45,7 +45,7 @@ def test_greedy_play_takes_the_best_actions_of_the_unrolled_network(foraging):
 
 def test_seeds_together_play_the_episodes_they_play_alone(foraging):
     mac, (scheme, groups) = BasicMAC(foraging.spec, {"rnn_hidden_dim": 4}), make_scheme(foraging.spec)
-    params = jax.vmap(mac.init_params)(jax.random.split(jax.random.key(0), 3))
+    params = jax.jit(jax.vmap(mac.init_params))(jax.random.split(jax.random.key(0), 3))
     keys = jax.random.split(jax.random.key(1), 3)
     together = VectorRunner(foraging, mac, scheme, groups, 4, n_seeds=3)
     batches, stats = jax.jit(lambda: together.run(params, jnp.zeros(3, jnp.int32), keys, False))()
@@ -61,7 +61,7 @@ def test_seeds_together_play_the_episodes_they_play_alone(foraging):
 def test_returns_are_the_sums_of_the_rewards(foraging):
     mac = BasicMAC(foraging.spec, {"rnn_hidden_dim": 4})
     runner = VectorRunner(foraging, mac, *make_scheme(foraging.spec), 4)
-    params = mac.init_params(jax.random.key(0))
+    params = jax.jit(mac.init_params)(jax.random.key(0))
     batch, stats = jax.jit(lambda key: runner.run(params, jnp.int32(0), key, False))(jax.random.key(0))
     np.testing.assert_allclose(stats.agent_returns, batch.reward.sum(1), rtol=1e-6)
     np.testing.assert_array_equal(stats.lengths, batch["filled"].sum(1))

@@ -127,12 +127,12 @@ def test_hop_honours_gamma_and_reward_scale():
     """One step ahead: q = reward_scale · r + γ · V(next state)."""
     small = {"planning": False, "goal_draws": 1, "hop_hidden_dim": 4}
     env = build(configuration("hop", "stag_hunt", **HUNT, **small)).env
-    env_state, seen = jax.vmap(env.reset)(jax.random.split(jax.random.key(1), 8))
+    env_state, seen = jax.jit(jax.vmap(env.reset))(jax.random.split(jax.random.key(1), 8))
     seats = jnp.zeros((8, 1), jnp.int32)
 
     def values(**changes):
         mac = HopMAC(env, configuration("hop", "stag_hunt", **HUNT, **small, **changes))
-        params = mac.init_params(jax.random.key(0))
+        params = jax.jit(mac.init_params)(jax.random.key(0))
         belief = mac.init_memory(params, 8).belief
         return mac.planner.plan(params, seen, belief, jnp.int32(0), seats, env_state, jax.random.key(2), True)
 
@@ -152,7 +152,7 @@ def test_comas_critic_honours_the_optimiser(two_step):
     for optimiser in ("adam", "rmsprop"):
         changes = {"optimiser": optimiser, "critic_steps": 1, "critic_lr": 0.01, "optim_eps": 1e-12}
         learner = build(configuration("coma", "two_step", rnn_hidden_dim=4, critic_hidden_dim=4, **changes)).learner
-        state, key = learner.init(jax.random.key(0)), jax.random.key(1)
+        state, key = jax.jit(learner.init)(jax.random.key(0)), jax.random.key(1)
         new = jax.jit(learner.train)(state, batch, jnp.int32(0), jnp.int32(0), jnp.int32(8), key)[0]
         steps = jax.tree.map(lambda a, b: np.abs(a - b).max(), state.params["critic"], new.params["critic"])
         found[optimiser] = max(jax.tree.leaves(steps))

@@ -35,17 +35,17 @@ class OMGSettings(VAESize):
     fixed_k: int = setting(1, "subgoal_mode fixed: this many steps ahead", above=0)
     eta_start: float = setting(1.0, "probability of learning on the hindsight subgoal, at the start", low=0, high=1)
     eta_finish: float = setting(0.0, "the same after the schedule", low=0, high=1)
-    eta_anneal_time: int | None = setting(None, "steps over which it falls; null: 30 % of t_max", low=0)
+    eta_anneal_time: int | None = setting(None, "steps over which η falls to eta_finish; null: 30 % of t_max", low=0)
     cvae_beta: float = setting(1.0, "weight of the CVAE's KL term", low=0)
     am_loss_coef: float = setting(1.0, "weight of the agent model's own loss", low=0)
-    cond_fc_dim: int = setting(32, "units of the condition's layer over s_t", above=0)
+    cond_fc_dim: int = setting(32, "units of the CVAE's layer that encodes the current state", above=0)
     cond_rnn_dim: int = setting(96, "units of the condition's GRU over the history", above=0)
     carry_over: bool = setting(
         False, "the mean embedding of an episode initialises the next one with the same partners"
     )
     vae_path: str | None = setting(None, "the pre-trained VAE; null: the newest one that fits (omg pretrain)")
     vae_latent_dim: int = setting(64, "latent size of the VAE", above=0)
-    t_max: int = setting(200_000, "environment steps of the run (for each seat, among others)", above=0)
+    t_max: int = setting(200_000, "environment steps of the run (with frozen partners: for each seat)", above=0)
 
     def __post_init__(self) -> None:
         if self.fixed_k > self.H:

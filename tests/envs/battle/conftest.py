@@ -22,7 +22,7 @@ def field(tmp_path):
         path = tmp_path / "maps.yaml"
         path.write_text(yaml.safe_dump({"maps": {"mine": entry}, "units": units or {}}, sort_keys=False))
         env = make("battle", map_name="mine", map_file=str(path))
-        state, _ = env.reset(jax.random.key(0))
+        state, _ = jax.jit(env.reset)(jax.random.key(0))
         x, y = jnp.array(places, jnp.float32).T
         fight = jax.tree.map(lambda a: a[:, None], state.fight._replace(x=x, y=y))
         loop = jax.jit(lambda fight, actions: env.rules.loop(fight, env._orders(fight, actions[:, None])))

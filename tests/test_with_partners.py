@@ -1,4 +1,4 @@
-"""One agent among others: which opponents are sampled, which seats they take, what is trained and what is not."""
+"""One agent with frozen partners: which opponents are sampled, which seats they take, what is trained."""
 
 import jax
 import jax.numpy as jnp
@@ -137,7 +137,7 @@ def test_a_sample_has_as_many_episodes_of_every_seat(foraging):
 def test_inference_depends_on_the_agents_own_observations_only(am_model, foraging):
     """Changing the global state and the others' observations, actions and rewards does not change the embedding."""
     mac = BasicMAC(foraging.spec, {"am_model": am_model, **NETWORK, "obs_is_state": False})
-    params = mac.init_params(jax.random.key(0))
+    params = jax.jit(mac.init_params)(jax.random.key(0))
     batch = all_agents(play(foraging, 2, seed=3), 2)
     other = batch._replace(
         state=batch.state + 1, others_obs=batch.others_obs + 1, others_actions=1 - batch.others_actions,
@@ -154,7 +154,7 @@ def test_inference_depends_on_the_agents_own_observations_only(am_model, foragin
 @pytest.mark.parametrize("am_model", ["none_am", "base_am", "liam_am", "omg_am"])
 def test_inference_step_by_step_equals_inference_along_whole_episodes(am_model, foraging):
     mac = BasicMAC(foraging.spec, {"am_model": am_model, **NETWORK})
-    params = mac.init_params(jax.random.key(0))
+    params = jax.jit(mac.init_params)(jax.random.key(0))
     episodes = play(foraging, 2, seed=3)
     batch = all_agents(episodes, 2)
     seen = mac.seen(batch)
@@ -169,7 +169,7 @@ def test_inference_step_by_step_equals_inference_along_whole_episodes(am_model, 
 def test_the_index_chooses_among_several_scripted_policies(foraging):
     policies = [lambda obs, avail, seat, key, a=a: jnp.int32(a) + seat for a in (0, 2)]
     mac = ScriptedMAC(foraging.spec, *policies)
-    _, seen = jax.vmap(foraging.reset)(jax.random.split(jax.random.key(0), 3))
+    _, seen = jax.jit(jax.vmap(foraging.reset))(jax.random.split(jax.random.key(0), 3))
     for number in (0, 1):
         actions, _ = mac.select_actions(jnp.int32(number), seen, mac.init_memory(None, 3), 0, jax.random.key(0), True)
         assert np.asarray(actions).tolist() == [[2 * number, 2 * number + 1]] * 3
@@ -195,7 +195,7 @@ def test_carry_over_starts_the_second_episode_of_an_encounter_from_the_first_one
 def test_the_mean_embedding_averages_over_an_episodes_own_steps(foraging):
     """Environments that ended early are stepped until the last one ends: those steps must not count."""
     mac = BasicMAC(foraging.spec, {"am_model": "omg_am", "carry_over": True, **NETWORK})
-    params = mac.init_params(jax.random.key(0))
+    params = jax.jit(mac.init_params)(jax.random.key(0))
     batch = all_agents(play(foraging, 6, seed=3), 2)._replace(prior=jnp.zeros((6, 2, mac.prior_size)))
     lengths = np.asarray(batch.filled).sum(1)
     assert lengths.min() < lengths.max()
@@ -219,8 +219,8 @@ def test_a_test_plays_every_member_equally_often(two_step):
 
 def test_a_network_per_seat_acts_the_same_alone_in_its_seat_and_in_a_whole_team(foraging):
     mac = BasicMAC(foraging.spec, NETWORK | {"policy_model": "idv_rnn"})
-    agent = mac.init_params(jax.random.key(3))
-    _, seen = jax.vmap(foraging.reset)(jax.random.split(jax.random.key(0), 4))
+    agent = jax.jit(mac.init_params)(jax.random.key(3))
+    _, seen = jax.jit(jax.vmap(foraging.reset))(jax.random.split(jax.random.key(0), 4))
     together, _ = mac.select_actions(agent, seen, mac.init_memory(agent, 4), jnp.int32(0), jax.random.key(0), True)
     for seat in range(2):
         only = seen._replace(obs=seen.obs[:, [seat]], avail_actions=seen.avail_actions[:, [seat]])
