@@ -11,13 +11,14 @@ from tests.helpers import learn
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks.learning import BUDGET, SEEDS, bounds, lower_bound
 
-EXPLORE = {"epsilon_start": 1.0, "epsilon_finish": 1.0, "rnn_hidden_dim": 32, "batch_size_run": 4, "seeds": 3}
+EXPLORE = {"epsilon_start": 1.0, "epsilon_finish": 1.0, "batch_size_run": 4, "seeds": 3}
+QUICK = {"rnn_hidden_dim": 16, "optimiser": "adam", "lr": 0.005, "t_max": 5000, "test_nepisode": 4}
 
 
 def test_qmix_finds_the_optimum_that_vdn_misses():
     """With full exploration on the two-step game: 8 for QMIX, 7 for VDN (Rashid et al., 2018)."""
-    qmix = learn("qmix", "two_step", t_max=16_000, test_nepisode=4, **EXPLORE)
-    vdn = learn("vdn", "two_step", t_max=6_000, test_nepisode=4, **EXPLORE)
+    qmix = learn("qmix", "two_step", **EXPLORE, **QUICK)
+    vdn = learn("vdn", "two_step", **EXPLORE, **QUICK)
     assert qmix == [8.0] * 3
     assert vdn == [7.0] * 3
 

@@ -62,6 +62,7 @@ def test_steps_count_for_every_seat(home):
 def test_a_resumed_run_with_partners_reaches_the_same_networks(home, tmp_path, monkeypatch):
     """With opponents and subgoals: an interrupted and resumed run equals the undisturbed run exactly."""
     words = ["train", "--config=iql_omg", *SMALL, *OMG, f"--local_results_path={home}", "--eta_anneal_time=150"]
+    words += ["--optimiser=adam"]
     words += ["--t_max=100"]
     assert main([*words, f"--run_dir={tmp_path / 'whole'}", *BOARD]) == 0
     with monkeypatch.context() as patch:

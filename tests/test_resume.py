@@ -17,7 +17,8 @@ from omg.utils.checkpoints import flatten, steps_in, unflatten
 
 ROOT = Path(__file__).parent.parent
 WORDS = "--config=qmix --env-config=two_step --rnn_hidden_dim=8 --hypernet_embed=8 --buffer_size=64 --t_max=2000"
-WORDS += " --optimiser=adam --save_model_interval=200 --test_interval=750 --log_interval=250 --use_tensorboard=false"
+WORDS += " --seeds=2 --optimiser=adam"
+WORDS += " --save_model_interval=200 --test_interval=750 --log_interval=250 --use_tensorboard=false"
 
 
 def start(*words, **options):
@@ -43,17 +44,16 @@ def wait_for_checkpoint(folder, process, after=0):
     raise AssertionError("no checkpoint was written in two minutes")
 
 
-@pytest.fixture(scope="module", params=["1", "2"], ids=["one seed", "two seeds"])
-def undisturbed(request, tmp_path_factory):
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole") / "run"
-    finish(start(*WORDS.split(), f"--run_dir={folder}", f"--seeds={request.param}"))
-    return folder, f"--seeds={request.param}"
+    finish(start(*WORDS.split(), f"--run_dir={folder}"))
+    return folder
 
 
 def test_a_killed_run_resumes_to_the_same_parameters(undisturbed, tmp_path):
-    whole, seeds = undisturbed
     folder, reached, kills = tmp_path / "run", 0, 0
-    process = start(*WORDS.split(), f"--run_dir={folder}", seeds)
+    process = start(*WORDS.split(), f"--run_dir={folder}")
     while kills < 2:
         reached = wait_for_checkpoint(folder, process, after=reached)
         if reached >= 2000:
@@ -65,11 +65,11 @@ def test_a_killed_run_resumes_to_the_same_parameters(undisturbed, tmp_path):
     assert kills == 2
     finish(process)
     for file in ("agent", "mixer", "opt", "target", "replay"):
-        one, two = (load_file(f / f"checkpoints/2000/{file}.safetensors") for f in (whole, folder))
+        one, two = (load_file(f / f"checkpoints/2000/{file}.safetensors") for f in (undisturbed, folder))
         assert one.keys() == two.keys()
         for name in one:
             assert one[name].tobytes() == two[name].tobytes(), f"{file}: {name}"
-    lines = [[json.loads(x) for x in (f / "metrics.jsonl").read_text().splitlines()] for f in (whole, folder)]
+    lines = [[json.loads(x) for x in (f / "metrics.jsonl").read_text().splitlines()] for f in (undisturbed, folder)]
     assert [p["t_env"] for p in lines[0]] == [p["t_env"] for p in lines[1]]
     # Every number of every row: the sums of the open window are saved with the checkpoint.
     assert lines[0] == lines[1]
@@ -97,9 +97,8 @@ def test_a_damaged_newest_checkpoint_is_skipped(undisturbed, tmp_path, capsys):
 
     from omg.utils.checkpoints import newest_whole
 
-    whole, _ = undisturbed
     copy = tmp_path / "checkpoints"
-    shutil.copytree(whole / "checkpoints", copy)
+    shutil.copytree(undisturbed / "checkpoints", copy)
     steps = steps_in(copy)
     (copy / str(steps[-1]) / "opt.safetensors").write_bytes(b"")
     found, complaints = newest_whole(copy)

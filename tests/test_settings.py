@@ -22,7 +22,7 @@ def test_omg_without_a_verb_prints_help_and_starts_nothing(words, tmp_path, caps
     assert main(words) == 0
     shown = capsys.readouterr()
     for verb, text in VERBS.items():
-        assert f"  {verb:<12}{text}\n" in shown.out
+        assert f"  {verb:<14}{text}\n" in shown.out
     assert shown.err == ""
     assert list(tmp_path.iterdir()) == []
 

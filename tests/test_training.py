@@ -50,11 +50,10 @@ def test_seeds_together_learn_what_they_learn_alone():
     small = SMALL | {"optim_eps": 1e-3}
     together = build(configuration("qmix", "two_step", seeds=3, seed=5, **small))
     state, _ = together.loop.run(together.loop.init(), 0, 30)
-    for i, seed in ((0, 5), (2, 7)):
-        alone = build(configuration("qmix", "two_step", seed=seed, **small))
-        own, _ = alone.loop.run(alone.loop.init(), 0, 30)
-        same(jax.tree.map(lambda x, i=i: x[i], state.learner.params), own.learner.params, rtol=2e-3, atol=2e-4)
-        same(jax.tree.map(lambda x, i=i: x[i], state.replay), own.replay, rtol=0)
+    alone = build(configuration("qmix", "two_step", seed=7, **small))
+    own, _ = alone.loop.run(alone.loop.init(), 0, 30)
+    same(jax.tree.map(lambda x: x[2], state.learner.params), own.learner.params, rtol=2e-3, atol=2e-4)
+    same(jax.tree.map(lambda x: x[2], state.replay), own.replay, rtol=0)
 
 
 def test_a_truncated_sample_gives_the_same_update(experiment, foraging):

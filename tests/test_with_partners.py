@@ -199,8 +199,8 @@ def test_the_mean_embedding_averages_over_an_episodes_own_steps(foraging):
     batch = all_agents(play(foraging, 6, seed=3), 2)._replace(prior=jnp.zeros((6, 2, mac.prior_size)))
     lengths = np.asarray(batch.filled).sum(1)
     assert lengths.min() < lengths.max()
-    inferred = np.asarray(mac.infer_all(params, mac.seen(batch), batch).embedding)
-    carried = np.asarray(mac.mean_embedding(params, batch))
+    inferred = np.asarray(jax.jit(lambda: mac.infer_all(params, mac.seen(batch), batch).embedding)())
+    carried = np.asarray(jax.jit(mac.mean_embedding)(params, batch))
     for row in range(6):
         own = inferred[: int(lengths[row, 0]), row, 0]
         np.testing.assert_allclose(carried[row, 0], own.mean(0), rtol=1e-4, atol=1e-5)

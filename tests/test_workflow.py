@@ -289,6 +289,6 @@ def test_the_minimal_workflow_of_the_documentation_is_valid(tmp_path):
     words = [stage.words() for stage in plan.stages]
     assert "--config=hop_plus" in words[1]
     assert f"--pool={tmp_path / 'train_ppo'}" in words[3]
-    assert f"--checkpoint_path={tmp_path / 'train_hop'}" in words[-1]
+    assert f"--checkpoint_path={tmp_path / 'train_hop_plus'}" in words[-1]
     with pytest.raises(UserError, match="before anything is trained"):
         plan_of("plan", {"stages": ["adapt"]}, {}, tmp_path, None)

@@ -63,5 +63,9 @@ def check_writable(folder: Path) -> Path:
     if not os.access(existing, os.W_OK | os.X_OK):
         raise UserError(f"cannot write results to {folder}: no permission to write in {existing}.")
     if missing is not None:  # the file systems of the kernel are writable for root and take no folder
-        make_folder(missing).rmdir()
+        try:
+            missing.mkdir()
+            missing.rmdir()
+        except OSError as error:
+            raise UserError(f"cannot write results to {folder}: {error.strerror or error}.") from error
     return folder

@@ -53,10 +53,11 @@ def test_the_hand_written_backward_pass_agrees_with_finite_differences(double_pr
     gru, x, h = jax.tree.map(lambda a: a.astype(jnp.float64), make())
     weights = jax.random.normal(jax.random.key(3), (6, 5, 4), jnp.float64)
 
+    @jax.jit
     def loss(gru, x, h):
         return (gru.unroll(x, h) * weights).sum()
 
-    gradients = jax.grad(loss, argnums=(0, 1, 2))(gru, x, h)
+    gradients = jax.jit(jax.grad(loss, argnums=(0, 1, 2)))(gru, x, h)
     step = 1e-6
     for which, (value, gradient) in enumerate(zip((gru, x, h), gradients, strict=True)):
         leaves, structure = jax.tree.flatten(value)

@@ -30,9 +30,9 @@ def test_the_same_visits_and_values_as_mctx(simulations, depth):
         return mctx.RecurrentFnOutput(**step._asdict()), after
 
     root = mctx.RootFnOutput(prior_logits=logits, value=value, embedding=x)
-    theirs = mctx.muzero_policy(
-        None, KEY, root, recurrent, simulations, max_depth=depth, dirichlet_fraction=0.0, pb_c_init=1.0
-    ).search_tree.summary()
+    exact = {"dirichlet_fraction": 0.0, "pb_c_init": 1.0}
+    policy = jax.jit(lambda: mctx.muzero_policy(None, KEY, root, recurrent, simulations, max_depth=depth, **exact))
+    theirs = policy().search_tree.summary()
     np.testing.assert_array_equal(ours.visits, theirs.visit_counts)
     np.testing.assert_allclose(ours.q, theirs.qvalues, atol=1e-5)
     np.testing.assert_allclose(ours.value, theirs.value, atol=1e-5)
@@ -47,7 +47,8 @@ def test_a_large_delayed_reward_is_found_behind_a_small_immediate_one():
         flat = jnp.zeros((len(action), 2))
         return Expansion(reward, jnp.where(after < 3, 0.9, 0.0), flat, flat[:, 0]), after
 
-    found = search(jnp.zeros(1, jnp.int32), jnp.zeros((1, 2)), jnp.zeros(1), step, 200, KEY, 3.0)
+    start = (jnp.zeros(1, jnp.int32), jnp.zeros((1, 2)), jnp.zeros(1))
+    found = jax.jit(lambda: search(*start, step, 200, KEY, 3.0))()
     assert found.q[0].argmax() == 1
     assert found.q[0, 0] == pytest.approx(1.0)
     assert 2.2 < found.q[0, 1] <= 2.7

@@ -51,7 +51,7 @@ def test_the_belief_after_one_step_by_hand():
     one = jax.tree.map(lambda x: x[None], (hunt, seen))
     action = int(np.flatnonzero(np.asarray(seen.avail_actions[1]))[-1])
     actions = jnp.array([[0, action, 0]])
-    after, _ = jax.jit(mac.observe)(params, memory, one[1], actions, one[0], one[1], jnp.ones(1, bool))
+    after, record = jax.jit(mac.observe)(params, memory, one[1], actions, one[0], one[1], jnp.ones(1, bool))
 
     np.testing.assert_allclose(memory.belief[0, 1], [0.475 / 2, 0.475 / 2, 0.475, 0.05], rtol=1e-5)
     obs, available = seen.obs[1], np.asarray(seen.avail_actions[1])
@@ -62,3 +62,4 @@ def test_the_belief_after_one_step_by_hand():
     expected = np.asarray(memory.belief[0, 1]) * likelihood
     np.testing.assert_allclose(after.belief[0, 1], expected / expected.sum(), rtol=1e-4)
     np.testing.assert_allclose(after.belief[0, 2], memory.belief[0, 2], rtol=1e-6)
+    assert record["inferred"][0].tolist() == [True, True, False], "nothing is inferred from an agent that left"

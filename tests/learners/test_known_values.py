@@ -633,23 +633,24 @@ def test_liams_loss_is_squared_error_plus_cross_entropy_over_living_agents():
     np.testing.assert_allclose(loss, 0.5 * (squared + cross_entropy), rtol=1e-6)
 
 
-def test_the_subgoal_models_loss_counts_steps_of_a_living_agent_with_a_subgoal():
-    """Squared errors 1 and 2.25 count; KL(N(1, 1) ‖ N(5, 4)) of the first step only."""
+def test_the_subgoal_models_loss_counts_steps_of_a_living_agent():
+    """The first two steps count: squared errors 1 and 2.25, KL(N(1, 1) ‖ N(5, 4)) and KL(N(2, 1) ‖ N(4, 4))."""
     batch = focal(episodes(np.zeros((1, 4, 1)), [[1, 1, 1, 0]], alive=[[[1], [1], [0], [0]]]))
     seen = Seen(column([0, 0, 0, 0])[..., None], column([2, 3, 50, 70])[..., None])
     mu, zero = column([1, 2, 3, 4])[..., None], column([0, 0, 0, 0])[..., None]
     vae = SimpleNamespace(standard=lambda s: s / 2)
-    chosen = Chosen(Gaussian(mu + 4, zero + np.log(4.0)), column([1, 2, 3, 4]), column([1, 0, 1, 1]), vae)
+    away = column([4, 2, 9, 9])[..., None]
+    chosen = Chosen(Gaussian(mu + away, zero + np.log(4.0)), column([1, 2, 3, 4]), vae)
     stub = SimpleNamespace(settings=OMGSettings(cvae_beta=0.25, am_loss_coef=0.5))
     # The decoder maps a sample of the posterior to zero, and its mean to something else.
     sample = mu + jax.random.normal(KEY, mu.shape)
     params = {"cvae": SimpleNamespace(decode=lambda g, condition: 1000 * (g - sample))}
     loss, metrics = OMGAM.loss(stub, params, seen, batch, Inferred(mu, zero, None), chosen, KEY)
-    divergence = 0.5 * (np.log(4) + (1 + 16) / 4 - 1)
+    divergence = 0.5 * (np.log(4) + (1 + (16 + 4) / 2) / 4 - 1)
     np.testing.assert_allclose(metrics["recons_loss"], (1 + 2.25) / 2, rtol=1e-5)
     np.testing.assert_allclose(metrics["kl_loss"], divergence, rtol=1e-5)
-    assert metrics["latent_distance"] == 4.0
-    assert metrics["subgoal_ahead"] == 1.0
+    assert metrics["latent_distance"] == 3.0
+    assert metrics["subgoal_ahead"] == 1.5
     np.testing.assert_allclose(loss, 0.5 * (1.625 + 0.25 * divergence), rtol=1e-5)
 
 
@@ -675,7 +676,6 @@ def test_eta_is_the_probability_of_learning_on_the_hindsight_subgoal():
     np.testing.assert_array_equal(chosen.subgoal.mu[:2, :, 0, 0], 20.0)
     np.testing.assert_array_equal(chosen.subgoal.log_var[:2, :, 0, 0], -2.0)
     np.testing.assert_array_equal(chosen.ahead[:, 0, 0], [2, 1, 0])
-    np.testing.assert_array_equal(chosen.exists[:, 0, 0], [1, 1, 0])
     noise = jax.random.uniform(jax.random.split(KEY)[1], (3, rows, 1))
     np.testing.assert_array_equal(goals[:2, ..., 0], np.where(noise < 0.5, 20.0, -5.0)[:2])
     np.testing.assert_array_equal(goals[2], -5.0)

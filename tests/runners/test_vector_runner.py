@@ -11,7 +11,7 @@ from tests.conftest import play
 
 
 def test_replaying_the_recorded_actions_gives_the_recorded_episode(foraging):
-    batch = jax.tree.map(np.asarray, play(foraging, 5, seed=1))
+    batch = play(foraging, 5, seed=1)
     step = jax.jit(foraging.step)
     keys = jax.random.split(jax.random.fold_in(jax.random.key(1), foraging.spec.episode_limit), 5)
     for b in range(5):

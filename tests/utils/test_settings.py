@@ -7,7 +7,7 @@ import pytest
 
 from omg.build import build, component_settings, default_yaml, resolve
 from omg.cli import main, parse
-from omg.commands import VERBS, module_of
+from omg.commands import OF_A_MODEL, VERBS, module_of
 from omg.config import CONFIG_DIR, Command, available, load, read_yaml
 from omg.controllers import HopMAC
 from omg.utils.settings import UserError, options_of
@@ -106,10 +106,18 @@ def test_help_of_a_verb_shows_its_examples_and_settings(verb, capsys):
     assert module.EXAMPLES
     for example in module.EXAMPLES:
         assert f"  {example}\n" in shown
-    for cls in module.settings(Command(verb)):
-        for option in options_of(cls):
-            assert f"--{option['name']}=" in shown
-            assert option["help"] in shown
+    names = {option["name"] for cls in module.settings(Command(verb)) for option in options_of(cls)}
+    for name in set(OF_A_MODEL.get(verb, names)):
+        assert name in names
+        assert f"--{name}=" in shown
+
+
+def test_help_shows_the_values_of_the_named_configuration(capsys):
+    assert main(["train", "--config=ppo_omg", "--env-config=foraging", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "--am_model=omg_am " in shown
+    assert "--bootstrap_at_limit=false " in shown
+    assert "The values are those of --config=ppo_omg --env-config=foraging" in shown
 
 
 def test_help_with_an_algorithm_shows_the_settings_of_that_algorithm(capsys):

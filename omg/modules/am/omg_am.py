@@ -53,11 +53,10 @@ class OMGSettings(VAESize):
 
 
 class Chosen(NamedTuple):
-    """The hindsight choice: the subgoal of each time step, its distance in steps, and where one exists."""
+    """The hindsight choice: the subgoal of each time step, and its distance in steps. Every step taken has one."""
 
     subgoal: Gaussian
     ahead: Float[Array, "time batch seat"]
-    exists: Float[Array, "time batch seat"]
     vae: VAE
 
 
@@ -136,7 +135,7 @@ class OMGAM(AgentModel):
         use_chosen = ((noise < self.eta(t_env)) & any_exists)[..., None]
         goals = jnp.where(use_chosen, subgoal.mu, jax.lax.stop_gradient(inferred.embedding))
         steps_ahead = jnp.pad(ahead, ((0, 1), (0, 0), (0, 0))).astype(jnp.float32)
-        return Conditioning(goals, Chosen(subgoal, steps_ahead, any_exists.astype(jnp.float32), vae))
+        return Conditioning(goals, Chosen(subgoal, steps_ahead, vae))
 
     def eta(self, t_env: Array) -> Float[Array, ""]:
         """η falls linearly from `eta_start` to `eta_finish`. `t_max` counts the steps of each seat, `t_env` all."""
@@ -152,13 +151,13 @@ class OMGAM(AgentModel):
         mask = time_first(batch.mask)
         error = ((decoded - chosen.vae.standard(seen.s)) ** 2).sum(-1)
         recons_loss = masked_mean(error, mask)
-        kl_loss = masked_mean(kl(posterior, chosen.subgoal), mask * chosen.exists)
+        kl_loss = masked_mean(kl(posterior, chosen.subgoal), mask)
         distance = jnp.sqrt(((posterior.mu - chosen.subgoal.mu) ** 2).sum(-1) + 1e-12)
         metrics = {
             "recons_loss": recons_loss,
             "kl_loss": kl_loss,
-            "latent_distance": masked_mean(distance, mask * chosen.exists),
-            "subgoal_ahead": masked_mean(chosen.ahead, mask * chosen.exists),
+            "latent_distance": masked_mean(distance, mask),
+            "subgoal_ahead": masked_mean(chosen.ahead, mask),
         }
         return self.settings.am_loss_coef * (recons_loss + self.settings.cvae_beta * kl_loss), metrics
 

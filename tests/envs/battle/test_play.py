@@ -177,12 +177,13 @@ def test_vmapped_and_single_environments_agree():
     keys = jax.random.split(jax.random.key(0), 4)
     actions = jnp.array([[1, 2, 3], [4, 5, 1], [2, 2, 2], [3, 1, 4]])
     state, _ = jax.jit(jax.vmap(env.reset))(keys)
-    _, together = jax.vmap(env.step)(state, actions, keys)
+    _, together = jax.jit(jax.vmap(env.step))(state, actions, keys)
     pairs = jax.tree.map(lambda x: x.reshape(2, 2, *x.shape[1:]), (state, actions, keys))
-    _, twice = jax.vmap(jax.vmap(env.step))(*pairs)
+    _, twice = jax.jit(jax.vmap(jax.vmap(env.step)))(*pairs)
+    reset, step = jax.jit(env.reset), jax.jit(env.step)
     for i in range(4):
-        one, _ = jax.jit(env.reset)(keys[i])
-        _, alone = env.step(one, actions[i], keys[i])
+        one, _ = reset(keys[i])
+        _, alone = step(one, actions[i], keys[i])
         for a, b, c in zip(*(jax.tree.leaves(t) for t in (together, twice, alone)), strict=True):
             np.testing.assert_allclose(a[i], c, atol=1e-5)
             np.testing.assert_allclose(b[i // 2, i % 2], c, atol=1e-5)
