@@ -31,10 +31,10 @@ def test_a_thousand_episodes_in_python_leak_no_memory():
         for i in range(first, last):
             runner.run(params, jnp.int32(0), jax.random.fold_in(jax.random.key(1), i), False)
 
-    episodes(0, 300)
+    episodes(0, 250)
     before = resident()
-    episodes(300, 1100)
-    assert resident() - before < 4 * MIB
+    episodes(250, 850)
+    assert resident() - before < 3 * MIB
     runner.close()
 
 
