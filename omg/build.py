@@ -17,7 +17,7 @@ from omg.components.episode_buffer import ReplayBuffer, make_scheme
 from omg.controllers import REGISTRY as mac_REGISTRY
 from omg.controllers import WITH_PARTNERS, Controller
 from omg.envs import REGISTRY as env_REGISTRY
-from omg.envs import MultiAgentEnv, Spec, trust
+from omg.envs import MultiAgentEnv, Spec, checked, trust
 from omg.envs.host import HostEnv
 from omg.evaluation.adaptation import AdaptSettings
 from omg.learners import REGISTRY as le_REGISTRY
@@ -117,7 +117,7 @@ def resolve(
     owners = known_keys(extra)
     for key in config:
         if key not in owners:
-            hint = nearest(key, owners) or " All settings: omg train --help."
+            hint = nearest(key, owners) or " Settings: omg train --help. A component of your own needs --import MODULE."
             raise UserError(f"unknown key {key!r}.{hint}")
     config, notices = _with_partners(dict(config))
     classes = [*settings_of(config), *extra]
@@ -188,7 +188,7 @@ class StandIns(NamedTuple):
 
 
 def make_env(config: Mapping[str, Any]) -> MultiAgentEnv:
-    return choose(env_REGISTRY, config["env"], "environment")(config.get("env_args") or {})
+    return checked(choose(env_REGISTRY, config["env"], "environment")(config.get("env_args") or {}))
 
 
 def make_learner(

@@ -13,6 +13,7 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import yaml
@@ -24,11 +25,14 @@ from omg.cli import main
 from omg.commands.adapt import choose_co_players
 from omg.commands.adapt import show as show_adaptation
 from omg.commands.workflow import plan_of
-from omg.envs import make, trust
+from omg.envs import MultiAgentEnv, Spec, Timestep, checked, make, trust
 from omg.evaluation import report
 from omg.evaluation.encounters import Result
 from omg.evaluation.statistics import estimate
+from omg.modules.am import AgentModel, check_model
+from omg.modules.am.none_am import NoSettings
 from omg.opponents.pool import Member, Pool
+from omg.training.loop import equally_often
 from omg.utils import checkpoints, files, plugins
 from omg.utils.logging import compiling
 from omg.utils.settings import UserError
@@ -599,3 +603,94 @@ def test_a_format_width_in_a_workflow_is_refused_at_once(tmp_path):
         stages = [{"train": "iql"}, {"train": "vdn", "checkpoint_path": text}]
         with pytest.raises(UserError, match="names a stage that is not before it"):
             plan_of("w", {"stages": stages}, {}, tmp_path, None)
+
+
+# --- found by a newcomer
+
+
+class Broken(MultiAgentEnv):
+    """An environment of the user's own; `change` breaks one field of its time steps."""
+
+    def __init__(self, change, game_type="mixed"):
+        self.spec, self.change = Spec("broken", 2, 3, 4, 5, 6, game_type), change
+
+    def reset(self, key):
+        fields = {
+            "obs": jnp.zeros((2, 4)), "state": jnp.zeros(5), "avail_actions": jnp.ones((2, 3), bool),
+            "reward": jnp.zeros(2), "terminated": jnp.zeros((), bool), "alive": jnp.ones(2, bool), "info": {},
+        }  # fmt: skip
+        return jnp.int32(0), Timestep(**(fields | self.change))
+
+    def step(self, state, actions, key):
+        return self.reset(key)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"obs": jnp.zeros((2, 9))}, "obs of shape (2, 9); by its spec it is [n_agents, obs_size] = (2, 4)"),
+        ({"reward": jnp.zeros(1)}, "reward of shape (1,); by its spec it is [n_agents] = (2,)"),
+        ({"state": jnp.zeros(3)}, "[state_size] = (5,)"),
+        ({"avail_actions": jnp.ones((2, 7), bool)}, "[n_agents, n_actions] = (2, 3)"),
+        ({"terminated": jnp.zeros(1, bool)}, "terminated of shape (1,)"),
+    ],
+)
+def test_an_environment_whose_shapes_contradict_its_spec_is_refused(change, says):
+    assert checked(Broken({})).spec.name == "broken"
+    with pytest.raises(UserError, match=re.escape(says)):
+        checked(Broken(change))
+
+
+def test_an_environment_without_a_game_type_or_with_a_changing_state_is_refused():
+    with pytest.raises(UserError, match="'zero-sum' or 'mixed', not 'general-sum'"):
+        checked(Broken({}, "general-sum"))
+    env = Broken({})
+    env.step = lambda state, actions, key: (jnp.zeros(3), env.reset(key)[1])
+    with pytest.raises(UserError, match="step returns a state with other shapes"):
+        checked(env)
+    env.step = lambda state, actions, key: env.reset(key)[1]
+    with pytest.raises(UserError, match="step must return the environment's state and a Timestep"):
+        checked(env)
+
+
+def test_an_agent_model_with_other_shapes_than_it_declares_is_refused():
+    class Swapped(AgentModel):
+        Settings = NoSettings
+        output_size, hidden_size = 3, 5
+
+        def infer(self, params, seen, memory):
+            return memory, jnp.zeros((*memory.shape[:-1], 3))
+
+    spec = Spec("test", 2, 3, 4, 5, 6, "mixed")
+    wanted = "= (2, 2, 3) and the new memory [batch, seat, hidden_size] = (2, 2, 5)"
+    with pytest.raises(UserError, match=re.escape(wanted)):
+        check_model(Swapped(spec, 4, {}), 4, 4)
+    with pytest.raises(UserError, match="Empty must define infer"):
+        check_model(type("Empty", (Swapped,), {"infer": AgentModel.infer})(spec, 4, {}), 4, 4)
+
+
+def test_a_run_without_any_update_says_so(tmp_path, capsys):
+    words = ["train", "--config=iql", "--env-config=two_step", "--t_max=4", "--rnn_hidden_dim=4", "--test_nepisode=2"]
+    assert main([*words, f"--run_dir={tmp_path / 'run'}", "--save_model=false", "--use_tensorboard=false"]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "nothing was learned: the first update needs 32 episodes, and the run ended after 2" in said
+
+
+def test_a_missing_import_is_mentioned(capsys):
+    for words in (["--env=orchard"], ["--env-config=foraging", "--am_model=mine", "--mac=multi_module_mac"]):
+        assert main(["train", "--config=iql", *words]) == 2
+        assert "add --import MODULE" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_short_test_with_a_pool_uses_every_member_and_every_seat():
+    """Four members, two seats, two episodes of each in either seat: of four episodes two are in either seat."""
+    members = np.tile(np.repeat(np.arange(4), 2), 2)[:, None]
+    order = equally_often(members, 2)
+    assert sorted(order.tolist()) == list(range(16))
+    first = order[:4]
+    assert sorted(members[first, 0].tolist()) == [0, 1, 2, 3]
+    assert sorted((first // 8).tolist()) == [0, 0, 1, 1]
+    assert sorted(members[order[4:8], 0].tolist()) == [0, 1, 2, 3]
+    assert sorted(zip(members[order[:8], 0].tolist(), (order[:8] // 8).tolist(), strict=True)) == [
+        (member, seat) for member in range(4) for seat in range(2)
+    ]

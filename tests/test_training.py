@@ -75,9 +75,7 @@ def test_bucket_lengths_reach_the_limit_and_short_games_need_one():
     assert bucket_lengths(2, 4) == [2]
 
 
-@pytest.mark.parametrize(
-    "alg", ["iql", "vdn", "qmix", "qtran", "coma", "iql_idv", "d3qn", "ppo", "ppo_lstm"]
-)
+@pytest.mark.parametrize("alg", ["iql", "vdn", "qmix", "qtran", "coma", "iql_idv", "d3qn", "ppo", "ppo_lstm"])
 def test_every_algorithm_changes_every_network_it_has(alg):
     """And all numbers stay finite. Whether it learns is tested by `make test-all`."""
     sizes = {} if alg in ("coma", "ppo", "ppo_lstm") else SMALL

@@ -31,10 +31,13 @@ SACRED_COMMANDS = {
 TAKES_WORDS = ("pool", "crossplay", "workflow", "completion")
 """Verbs with positional arguments."""
 OF_A_MODEL = {
-    "evaluate": ("checkpoint_path", "load_step", "pool", "test_nepisode", "seed", "save_replay", "run_dir", "use_cuda"),
+    "evaluate": (
+        "checkpoint_path", "load_step", "pool", "pool_rules", "pool_test_rules", "test_nepisode", "seed", "save_replay",
+        "run_dir", "use_cuda",
+    ),
     "adapt": (
         "adapt_episodes", "co_players", "same_boards", "oracle_goals", "checkpoint_path", "load_step", "pool",
-        "test_nepisode", "seed", "save_replay", "run_dir", "use_cuda",
+        "pool_rules", "pool_test_rules", "test_nepisode", "seed", "save_replay", "run_dir", "use_cuda",
     ),
     "crossplay": ("test_nepisode", "run_dir", "local_results_path", "use_cuda"),
 }  # fmt: skip

@@ -39,8 +39,8 @@ from omg.utils.settings import UserError, fill
 SUMMARY = """\
 Seats a saved agent with copies of one co-player in all other seats, for adapt_episodes episodes in a row, and reports
 the agent's return by episode, the goal types it reached, and for agents with beliefs how accurate they are. Without
---pool, or with --pool=rules: every scripted policy of the environment. With --pool=DIR: the unseen members of that
-pool. co_players chooses by name, training members included."""
+--pool: every scripted policy of the environment. With --pool=rules: those of pool_rules and pool_test_rules, by default
+the run's own. With --pool=DIR: the unseen members of that pool. co_players chooses by name, also training members."""
 EXAMPLES = [
     "omg adapt --checkpoint_path=results/hop --test_nepisode=100",
     "omg adapt --checkpoint_path=results/hop --pool=rules --co_players=[always_stag,always_hare]",
@@ -50,7 +50,7 @@ TIT_FOR_TAT = "tit_for_tat"
 
 
 def settings(command: Command) -> list[type]:
-    return [AdaptSettings, RunSettings, SeatingSettings]
+    return [AdaptSettings, RunSettings, SeatingSettings, PoolSettings]
 
 
 class CoPlayers(NamedTuple):

@@ -26,7 +26,8 @@ from omg.utils.settings import UserError, choose, fill
 
 SUMMARY = """\
 Plays every agent with every other: rows are the agent in one seat, columns the agent in all other seats. Arguments are
-run folders and names of scripted policies. Writes crossplay.csv and a heat map."""
+run folders and names of scripted policies; without a run folder --env-config names the environment. Numbers are team
+returns. Writes crossplay.csv and a heat map."""
 EXAMPLES = ["omg crossplay results/a results/b nearest_food rival --test_nepisode=100"]
 
 

@@ -38,7 +38,7 @@ EXAMPLES = [
 
 
 def settings(command: Command) -> list[type]:
-    return [RunSettings, SeatingSettings]
+    return [RunSettings, SeatingSettings, PoolSettings]
 
 
 def main(command: Command) -> int:

@@ -197,6 +197,12 @@ def train(experiment: Experiment, folder: Path, checkpoint: checkpoints.Checkpoi
             say(f"stopped at {trainer.counters.t_env:,} steps. To continue: omg train --resume --run_dir={folder}")
             return 128 + stopped_by
         summary = trainer.summary()
+    if not summary["updates"]:
+        say(
+            f"nothing was learned: the first update needs {experiment.loop.sampled} episodes, and the run ended after "
+            f"{summary['episodes']}. Raise t_max or lower batch_size.",
+            "yellow",
+        )
     learning_curve(folder)
     if run.save_replay:
         draw_replay(experiment, trainer.state.learner.params, folder)

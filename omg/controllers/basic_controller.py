@@ -22,7 +22,7 @@ from omg.controllers.base import Controller, Params, uniform_over
 from omg.envs.multiagentenv import MultiAgentEnv, Spec, Timestep
 from omg.modules.agents import REGISTRY as agent_REGISTRY
 from omg.modules.am import REGISTRY as am_REGISTRY
-from omg.modules.am import Inferred, Seen
+from omg.modules.am import Inferred, Seen, check_model
 from omg.utils.settings import choose, fill, setting
 
 
@@ -61,6 +61,7 @@ class BasicMAC(Controller):
         self.selector = selector(fill(selector.Settings, config))
         self.am = choose(am_REGISTRY, self.settings.am_model, "am_model")(spec, self.own_size, config)
         self.obs_is_state = self.am.obs_is_state
+        check_model(self.am, self.own_size, spec.state_size if self.obs_is_state else spec.obs_size)
         self.needs = self.am.needs
         self.prior_size = self.am.prior_size
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from omg.config import available, read_yaml
-from omg.envs.multiagentenv import MultiAgentEnv, Spec, Timestep
+from omg.envs.multiagentenv import MultiAgentEnv, Spec, Timestep, checked
 from omg.utils.settings import choose, fill_exactly
 
 
@@ -129,4 +129,4 @@ def to_pettingzoo(name: str | MultiAgentEnv, seed: int = 0, /, render_mode: str 
     return ToParallelEnv(env, seed, render_mode)
 
 
-__all__ = ["REGISTRY", "MultiAgentEnv", "Spec", "Timestep", "make", "to_pettingzoo", "to_smac"]
+__all__ = ["REGISTRY", "MultiAgentEnv", "Spec", "Timestep", "checked", "make", "to_pettingzoo", "to_smac"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
@@ -156,3 +157,38 @@ class MultiAgentEnv:
     def render(self, state: Any) -> Image | None:
         """A picture of the environment state, or None if the environment cannot be drawn."""
         return None
+
+
+def checked(env: MultiAgentEnv) -> MultiAgentEnv:
+    """The environment, if its time steps have the shapes of its spec. Those of this package are tested instead."""
+    if type(env).__module__.startswith("omg."):
+        return env
+    spec, name, key = env.spec, env.spec.name, jax.random.key(0)
+    check_game_type(spec.game_type)
+    n = spec.n_agents
+    sizes = {
+        "obs": ("n_agents, obs_size", (n, spec.obs_size)),
+        "state": ("state_size", (spec.state_size,)),
+        "avail_actions": ("n_agents, n_actions", (n, spec.n_actions)),
+        "reward": ("n_agents", (n,)),
+        "terminated": ("", ()),
+        "alive": ("n_agents", (n,)),
+    }
+
+    def state_of(what: str, returned: Any) -> Any:
+        if not (isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], Timestep)):
+            raise UserError(f"{name}: {what} must return the environment's state and a Timestep.")
+        for field, (meaning, shape) in sizes.items():
+            found = jnp.shape(getattr(returned[1], field))
+            if found != shape:
+                raise UserError(
+                    f"{name}: {what} returns {field} of shape {found}; by its spec it is [{meaning}] = {shape}."
+                )
+        return returned[0]
+
+    state = state_of("reset", jax.eval_shape(env.reset, key))
+    after = state_of("step", jax.eval_shape(env.step, state, jnp.zeros(n, jnp.int32), key))
+    kinds = [jax.tree.map(lambda x: (x.shape, str(x.dtype)), s) for s in (state, after)]
+    if kinds[0] != kinds[1]:
+        raise UserError(f"{name}: step returns a state with other shapes or types than reset.")
+    return env

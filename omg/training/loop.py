@@ -121,13 +121,7 @@ class TrainingLoop:
         chosen = np.arange(episodes) * (len(played) * self.collected) // episodes
         if together.members is not None:
             members = together.members if axis == 0 else together.members[0]
-            seen: dict[tuple, int] = {}
-            times = []
-            for row in map(tuple, members.tolist()):
-                times.append(seen.get(row, 0))
-                seen[row] = times[-1] + 1
-            # The first episode with each member, then the second with each, and so on.
-            chosen = np.sort(np.argsort(times, kind="stable")[:episodes])
+            chosen = np.sort(equally_often(members, self.runner.env.spec.n_agents)[:episodes])
         return jax.tree.map(lambda x: np.take(x, chosen, axis), together)
 
     # --- compiled
@@ -268,6 +262,24 @@ class TrainingLoop:
             returns=team.sum(-1),
             focal_returns=None if stats.focal_returns is None else stats.focal_returns.sum(-1),
         )
+
+
+def equally_often(members: np.ndarray, seats: int) -> np.ndarray:
+    """Episodes in an order that meets every member once before any twice, in the next seat each time.
+
+    Episodes are numbered by collection and, within one, by the seat of the focal agent.
+    """
+    met: dict[tuple, list[int]] = {}
+    for episode, row in enumerate(map(tuple, members.tolist())):
+        met.setdefault(row, []).append(episode)
+    turns = []
+    for first, of_member in enumerate(met.values()):
+        per_seat = max(len(of_member) // seats, 1)
+        in_turn = [of_member[i] for start in range(per_seat) for i in range(start, len(of_member), per_seat)]
+        shift = first % len(in_turn)
+        turns.append(in_turn[shift:] + in_turn[:shift])
+    longest = max(len(turn) for turn in turns)
+    return np.array([turn[i] for i in range(longest) for turn in turns if i < len(turn)])
 
 
 def bucket_lengths(limit: int, buckets: int) -> list[int]:

@@ -54,12 +54,17 @@ def nearest(word: str, known: Iterable[str], template: str = " Did you mean {!r}
     return template.format(close[0]) if close else ""
 
 
+FILES = ("config", "env-config", "workflow")
+"""What is chosen among files; everything else is registered by a module."""
+
+
 def choose(registry: Mapping[str, T], name: Any, what: str) -> T:
     """The entry of that name; otherwise an error that lists the known names."""
     if isinstance(name, str) and name in registry:
         return registry[name]
     known = ", ".join(sorted(registry))
-    raise UserError(f"unknown {what} {name!r}.{nearest(str(name), registry)} Known: {known}.")
+    own = "" if what in FILES else " Your own: add --import MODULE."
+    raise UserError(f"unknown {what} {name!r}.{nearest(str(name), registry)} Known: {known}.{own}")
 
 
 def fill(cls: type[T], config: Mapping[str, Any], prefix: str = "") -> T:

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from omg.components.episode_buffer import FocalBatch
 from omg.envs.multiagentenv import Spec
+from omg.utils.settings import UserError
 
 Params = dict[str, Any]
 
@@ -80,18 +82,36 @@ class AgentModel:
     def infer(
         self, params: Params, seen: Seen, memory: Float[Array, "*rows hidden"]
     ) -> tuple[Float[Array, "*rows embedding"], Float[Array, "*rows hidden"]]:
-        raise NotImplementedError(f"{type(self).__name__} must define infer")
+        raise UserError(f"agent model {type(self).__name__} must define infer.")
 
     def infer_all(self, params: Params, seen: Seen, memory: Float[Array, "batch seat hidden"]) -> Inferred:
         """Inference along whole episodes (`[time, batch, seat, …]`), as one unroll."""
-        raise NotImplementedError(f"{type(self).__name__} must define infer_all")
+        raise UserError(f"agent model {type(self).__name__} must define infer_all.")
 
     def loss(
         self, params: Params, seen: Seen, batch: FocalBatch, inferred: Inferred, chosen: Any, key: Array
     ) -> tuple[Float[Array, ""], dict[str, Array]]:
         """The model's own loss. `chosen` are the subgoals chosen in hindsight, for models that use them."""
-        raise NotImplementedError(f"{type(self).__name__} must define loss")
+        raise UserError(f"agent model {type(self).__name__} must define loss.")
 
     def predicted_actions(self, params: Params, inferred: Inferred) -> Array | None:
         """Action probabilities of the other agents, `[time, batch, seat, other, action]`, if the model has them."""
         return None
+
+
+def check_model(am: AgentModel, own_size: int, s_size: int) -> None:
+    """Refuses a model of the user's own whose `infer` returns other shapes than it declares."""
+    if type(am).__module__.startswith("omg."):
+        return
+    name, rows = type(am).__name__, (2, am.spec.n_agents)
+    seen = Seen(jnp.zeros((*rows, own_size)), jnp.zeros((*rows, s_size)))
+    returned = jax.eval_shape(
+        lambda key: am.infer(am.init(key), seen, jnp.zeros((*rows, am.hidden_size))), jax.random.key(0)
+    )
+    wanted = [(*rows, am.output_size), (*rows, am.hidden_size)]
+    found = [jnp.shape(x) for x in returned] if isinstance(returned, tuple) else [jnp.shape(returned)]
+    if found != wanted:
+        raise UserError(
+            f"agent model {name}: infer must return the embedding [batch, seat, output_size] = {wanted[0]} and the new "
+            f"memory [batch, seat, hidden_size] = {wanted[1]}; it returns {' and '.join(map(str, found))}."
+        )
