@@ -45,8 +45,9 @@ TWO_STEP = {
 
 
 LONGEST = (
-    "test_partners_end_to_end.py", "test_workflow.py", "test_with_partners.py", "test_resume.py", "test_hop.py",
-    "test_known_answers.py", "test_training.py",
+    "test_workflow.py", "test_first_day.py", "test_partners_end_to_end.py", "test_with_partners.py", "test_training.py",
+    "test_resume.py", "test_hop.py", "test_play.py", "test_envs.py", "test_host_runners.py", "test_cli.py",
+    "test_focal_losses.py", "test_known_answers.py", "test_adaptation.py", "test_tree_search.py",
 )  # fmt: skip
 """Files that run first, so that neither of two processes ends with a long one."""
 

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks.learning import BUDGET, SEEDS, bounds, lower_bound
 
 EXPLORE = {"epsilon_start": 1.0, "epsilon_finish": 1.0, "batch_size_run": 4, "seeds": 3}
-QUICK = {"rnn_hidden_dim": 16, "optimiser": "adam", "lr": 0.005, "t_max": 5000, "test_nepisode": 4}
+QUICK = {"rnn_hidden_dim": 16, "optimiser": "adam", "lr": 0.005, "t_max": 4000, "test_nepisode": 4}
 
 
 def test_qmix_finds_the_optimum_that_vdn_misses():
