@@ -132,7 +132,7 @@ def fights(env, policy: str, n: int):
 
 
 def won(map_name: str, policy: str) -> float:
-    return float(fights(make("battle", map_name=map_name), policy, 200).info["battle_won"].mean())
+    return float(fights(make("battle", map_name=map_name), policy, 100).info["battle_won"].mean())
 
 
 @pytest.mark.parametrize("map_name", ["3m", "8m"])
