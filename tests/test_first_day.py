@@ -26,6 +26,7 @@ from omg.commands.adapt import choose_co_players
 from omg.commands.adapt import show as show_adaptation
 from omg.commands.workflow import plan_of
 from omg.envs import MultiAgentEnv, Spec, Timestep, checked, make, trust
+from omg.envs.host import HostEnv
 from omg.evaluation import report
 from omg.evaluation.encounters import Result
 from omg.evaluation.statistics import estimate
@@ -651,6 +652,14 @@ def test_an_environment_without_a_game_type_or_with_a_changing_state_is_refused(
     env.step = lambda state, actions, key: env.reset(key)[1]
     with pytest.raises(UserError, match="step must return the environment's state and a Timestep"):
         checked(env)
+    without_step = type("Without", (Broken,), {"step": MultiAgentEnv.step})
+    with pytest.raises(UserError, match="Without must define step"):
+        checked(without_step({}))
+
+
+def test_a_host_environment_of_the_users_own_is_not_traced():
+    host = type("Mine", (HostEnv,), {"spec": Spec("mine", 2, 3, 4, 5, 6, "mixed")})()
+    assert checked(host) is host
 
 
 def test_an_agent_model_with_other_shapes_than_it_declares_is_refused():

@@ -43,7 +43,7 @@ OF_A_MODEL = {
 }  # fmt: skip
 """Verbs that use saved models: the settings that their help shows. Other settings are those of the model."""
 WITHOUT_LAYERS = (*OF_A_MODEL, "workflow", "list", "completion")
-"""Verbs that do not read a configuration from --config and --env-config."""
+"""Verbs whose help shows no values of a configuration (--config, --env-config)."""
 
 
 def check_verb(verb: str) -> None:

@@ -127,7 +127,7 @@ class MultiAgentEnv:
         Returns:
             The environment state and the first time step.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not implement reset(key)")
+        raise UserError(f"the environment {type(self).__name__} must define reset(key).")
 
     def step(self, state: Any, actions: Int[Array, " agent"], key: Array) -> tuple[Any, Timestep]:
         """Takes one joint action.
@@ -140,7 +140,7 @@ class MultiAgentEnv:
         Returns:
             The new environment state and time step.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not implement step(state, actions, key)")
+        raise UserError(f"the environment {type(self).__name__} must define step(state, actions, key).")
 
     def goals(self, state: Any) -> Goals:
         """The goals in this environment state."""
@@ -160,8 +160,11 @@ class MultiAgentEnv:
 
 
 def checked(env: MultiAgentEnv) -> MultiAgentEnv:
-    """The environment, if its time steps have the shapes of its spec. Those of this package are tested instead."""
-    if type(env).__module__.startswith("omg."):
+    """The environment, if its time steps have the shapes of its spec.
+
+    Those of this package are tested instead, and those that run in Python are checked when they play.
+    """
+    if type(env).__module__.startswith("omg.") or type(env).reset is MultiAgentEnv.reset:
         return env
     spec, name, key = env.spec, env.spec.name, jax.random.key(0)
     check_game_type(spec.game_type)
@@ -188,7 +191,8 @@ def checked(env: MultiAgentEnv) -> MultiAgentEnv:
 
     state = state_of("reset", jax.eval_shape(env.reset, key))
     after = state_of("step", jax.eval_shape(env.step, state, jnp.zeros(n, jnp.int32), key))
-    kinds = [jax.tree.map(lambda x: (x.shape, str(x.dtype)), s) for s in (state, after)]
-    if kinds[0] != kinds[1]:
+    leaves, structures = zip(*(jax.tree.flatten(s) for s in (state, after)), strict=True)
+    types = [[(x.shape, x.dtype) for x in of_state] for of_state in leaves]
+    if types[0] != types[1] or structures[0] != structures[1]:
         raise UserError(f"{name}: step returns a state with other shapes or types than reset.")
     return env

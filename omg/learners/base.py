@@ -128,7 +128,7 @@ class Learner:
     def loss(
         self, params: Params, target: Params, batch: EpisodeBatch, t_env: Array, key: Array
     ) -> tuple[Array, Metrics]:
-        raise NotImplementedError(f"{type(self).__name__} must define loss")
+        raise UserError(f"the learner {type(self).__name__} must define loss.")
 
     def train(
         self, state: LearnerState, batch: EpisodeBatch, t_env: Array, since: Array, episode: Array, key: Array
