@@ -137,7 +137,8 @@ def show_help(command: Command) -> int:
             shown.add(option["name"])
             example = f"--{option['name']}={_text(merged.get(option['name'], option['default']))}"
             print(f"  {example:<36} {option['help']}")
-    print("\n--import MODULE loads your own environments, algorithms, agent models and scripted policies first.")
+    if command.verb != "completion":
+        print("\n--import MODULE loads your own environments, algorithms, agent models and scripted policies first.")
     if layered:
         names = f"--config={command.config or DEFAULT_ALG} --env-config={command.env_config or DEFAULT_ENV}"
         print(f"\nThe values are those of {names}; other names have other settings and values.")

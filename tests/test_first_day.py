@@ -691,6 +691,13 @@ def test_a_missing_import_is_mentioned(capsys):
         assert "add --import MODULE" in " ".join(capsys.readouterr().err.split())
 
 
+def test_the_list_shows_the_scripted_policies_of_the_users_own(tmp_path):
+    code = "from omg.opponents import SPLITS\nfrom omg.opponents.scripted import Split\n"
+    (tmp_path / "runners.py").write_text(code + "SPLITS['corridor'] = Split(('wait',), ('rush',))\n")
+    listed = start(["list", "--import", "runners"], tmp_path).stdout
+    assert "corridor          training: wait; unseen: rush" in listed
+
+
 def test_a_short_test_with_a_pool_uses_every_member_and_every_seat():
     """Four members, two seats, two episodes of each in either seat: of four episodes two are in either seat."""
     members = np.tile(np.repeat(np.arange(4), 2), 2)[:, None]

@@ -7,6 +7,7 @@ import textwrap
 
 from omg.config import Command, available, one_line
 from omg.opponents import SPLITS
+from omg.utils.plugins import load_plugins
 from omg.utils.settings import UserError
 
 SUMMARY = "Lists algorithms, environments, workflows and scripted policies by name."
@@ -26,6 +27,7 @@ def show(name: str, text: str) -> None:
 def main(command: Command) -> int:
     if command.updates:
         raise UserError(f"omg list takes no settings, and --{command.updates[0][0]} has no effect here.")
+    load_plugins(command.imports)
     titles = (
         ("algorithms (--config=…)", "algs"),
         ("environments (--env-config=…)", "envs"),
