@@ -10,9 +10,10 @@ import os
 import subprocess
 import sys
 
-EPYMARL = "--config=iql --env-config=foraging"
-SPREAD = "--config=iql --env-config=jaxmarl --batch_size_run=8 with env_args.episode_limit=25"
-MANY = "--config=iql --env-config=foraging --target_update_interval=12800 --buffer_size=16384"
+EPYMARL = "--config=iql --env-config=foraging --preset=pymarl"
+SPREAD = "--config=iql --env-config=simple_spread --preset=pymarl --batch_size_run=8"
+MANY = "--config=iql --env-config=foraging --buffer_size=16384"
+ONE_SEED = "--batch_size_run=16384"
 
 SETS = {
     "cpu": {
@@ -21,12 +22,16 @@ SETS = {
         "simple_spread, JaxMARL's schedule, GRU 64": SPREAD,
     },
     "gpu": {
-        "1 seed, 64 envs, 1 update": f"{MANY} --batch_size_run=64",
+        "1 seed, 64 envs, 1 update": f"{MANY} --batch_size_run=64 --updates_per_iteration=1",
         "1 seed, 4096 envs, 64 updates": f"{MANY} --batch_size_run=4096 --updates_per_iteration=64",
         "8 seeds, 1024 envs each, 16 updates": f"{MANY} --batch_size_run=1024 --updates_per_iteration=16 --seeds=8",
         "32 seeds, 1024 envs each, 16 updates": f"{MANY} --batch_size_run=1024 --updates_per_iteration=16 --seeds=32",
-        "1 seed, 8 envs": f"{EPYMARL} --batch_size_run=8",
-        "8 seeds, 8 envs each": f"{EPYMARL} --batch_size_run=8 --seeds=8",
+        "1 seed, 8 envs, 4 updates": "--config=iql --env-config=foraging",
+        "8 seeds, 8 envs each, 4 updates": "--config=iql --env-config=foraging --seeds=8",
+        "ppo": f"--config=ppo --env-config=foraging {ONE_SEED}",
+        "pqn": f"--config=pqn --env-config=foraging {ONE_SEED}",
+        "mappo on 3s_vs_5z": "--config=mappo --env-config=battle --batch_size_run=4096 with env_args.map_name=3s_vs_5z",
+        "mappo on 8m": "--config=mappo --env-config=battle --batch_size_run=2048 with env_args.map_name=8m",
     },
 }
 

@@ -157,11 +157,12 @@ MUTANTS: list[Mutant] = [
     *_of(
         "learners/q_learner.py",
         f"{KNOWN}::test_the_mixer_mixes_the_values_of_the_actions_taken_and_of_the_best_next_actions",
-        ("self.mac.unroll(target, batch).outputs[1:]", "self.mac.unroll(params, batch).outputs[1:]"),
+        ("unroll_with_target(params, target, batch)", "unroll_with_target(params, params, batch)"),
         ('params["mixer"](q_taken, state[:-1])', 'params["mixer"](q_taken, state[1:])'),
         ('target["mixer"](q_next, state[1:])', 'target["mixer"](q_next, state[:-1])'),
         ('target["mixer"](q_next, state[1:])', 'params["mixer"](q_next, state[1:])'),
-        ("next_value(q[1:], q_target, steps.avail_next)", "next_value(q[:-1], q_target, steps.avail_next)"),
+        ("next_value(q[1:], q_target[1:], steps", "next_value(q[:-1], q_target[1:], steps"),
+        ("next_value(q[1:], q_target[1:], steps", "next_value(q[1:], q_target[:-1], steps"),
     ),
     *_of(
         "learners/q_learner_4am.py",
@@ -231,18 +232,18 @@ MUTANTS: list[Mutant] = [
     *_of(
         "learners/ppo_learner.py",
         f"{KNOWN}::test_ppos_clipped_objective",
-        ("jnp.minimum(ratio * chunks.advantage, clipped * chunks.advantage)", "ratio * chunks.advantage"),
-        ("jnp.minimum(ratio * chunks.advantage, clipped * chunks.advantage)", "clipped * chunks.advantage"),
-        ("jnp.minimum(ratio * chunks.advantage", "jnp.maximum(ratio * chunks.advantage"),
+        ("jnp.minimum(ratio * along.advantage, clipped * along.advantage)", "ratio * along.advantage"),
+        ("jnp.minimum(ratio * along.advantage, clipped * along.advantage)", "clipped * along.advantage"),
+        ("jnp.minimum(ratio * along.advantage", "jnp.maximum(ratio * along.advantage"),
         ("jnp.clip(ratio, 1 - s.ppo_clip, 1 + s.ppo_clip)", "jnp.minimum(ratio, 1 + s.ppo_clip)"),
         ("jnp.clip(ratio, 1 - s.ppo_clip, 1 + s.ppo_clip)", "jnp.maximum(ratio, 1 - s.ppo_clip)"),
-        ("actor_loss = -masked_mean(gain, chunks.acted)", "actor_loss = -masked_mean(gain, chunks.counted)"),
-        ("actor_loss = -masked_mean(gain, chunks.acted)", "actor_loss = masked_mean(gain, chunks.acted)"),
+        ("actor_loss = -masked_mean(gain, along.acted)", "actor_loss = -masked_mean(gain, along.counted)"),
+        ("actor_loss = -masked_mean(gain, along.acted)", "actor_loss = masked_mean(gain, along.acted)"),
     ),
     *_of(
         "learners/ppo_learner.py",
         f"{KNOWN}::test_ppos_value_loss_and_its_weight",
-        ("(values - chunks.returns) ** 2, chunks.counted", "(values - chunks.returns) ** 2, chunks.acted"),
+        ("(values - along.returns) ** 2, along.counted", "(values - along.returns) ** 2, along.acted"),
         ("s.value_coef * value_loss", "value_loss"),
     ),
     *_of(
@@ -250,7 +251,7 @@ MUTANTS: list[Mutant] = [
         f"{KNOWN}::test_unavailable_actions_have_no_entropy",
         ("jnp.where(avail_actions, logits, UNAVAILABLE)", "logits"),
         ("- s.entropy_coef * entropy", "+ s.entropy_coef * entropy"),
-        ("log_pi, 0.0)).sum(-1), chunks.acted)", "log_pi, 0.0)).sum(-1), chunks.counted)"),
+        ("log_pi, 0.0)).sum(-1), along.acted)", "log_pi, 0.0)).sum(-1), along.counted)"),
     ),
     *_of(
         "learners/ppo_learner.py",
@@ -269,7 +270,7 @@ MUTANTS: list[Mutant] = [
     *_of(
         "learners/ppo_learner.py",
         f"{KNOWN}::test_prosocial_agents_go_on_earning_after_they_left",
-        ("self.shared_reward |= self.settings.prosocial > 0", "self.shared_reward |= False"),
+        ("self.shared_reward |= s.prosocial > 0", "self.shared_reward |= False"),
     ),
     *_of(
         "learners/ppo_learner.py",
@@ -279,19 +280,66 @@ MUTANTS: list[Mutant] = [
         ("normalised(returns - values[:-1], steps.acted,", "normalised(returns - values[:-1], steps.filled,"),
         ("(0, 1) if self.per_seat else None", "None"),
         ("before_each_step(actor.hidden)[:-1]", "actor.hidden[:-1]"),
-        ("before_each_step(critic.hidden)[:-1])", "critic.hidden[:-1])"),
+        ("before_each_step(hidden)[:-1])", "hidden[:-1])"),
         ("s.gamma, s.gae_lambda)", "s.gamma, 1.0)"),
     ),
     *_of(
         "learners/ppo_learner.py",
-        f"{KNOWN}::test_chunks_are_consecutive_stretches_and_the_last_one_is_padded_with_masked_steps",
-        ("jnp.moveaxis(x, 0, 1).reshape(seq_len", "x.reshape(seq_len"),
-        ("m[::seq_len].reshape(-1", "m[: len(m[::seq_len])].reshape(-1"),
+        f"{KNOWN}::test_generalised_advantages_by_a_loop",
+        ("steps.reward.shape[-1]) * deviation + mean", "steps.reward.shape[-1])"),
+        ("returns=(returns - mean) / deviation", "returns=returns"),
     ),
     *_of(
         "learners/ppo_learner.py",
-        f"{KNOWN}::test_ppos_loss_includes_the_agent_models_loss",
+        f"{KNOWN}::test_returns_are_normalised_by_running_statistics",
+        ("mean(returns**2), jnp.ones", "mean(returns) ** 2, jnp.ones"),
+        ("(1 - FORGET) * old + FORGET * now", "FORGET * old + (1 - FORGET) * now"),
+        ("mean = self.mean / weight", "mean = self.mean"),
+        ("self.square / weight - mean**2", "self.square / weight"),
+    ),
+    *_of(
+        "learners/ppo_learner.py",
+        f"{KNOWN}::test_a_central_critic_values_the_team_once_or_every_agent",
+        ("values = 1 if self.shared_reward else self.spec.n_agents", "values = self.spec.n_agents"),
+    ),
+    # --- on-policy learners
+    *_of(
+        "learners/on_policy.py",
+        f"{KNOWN}::test_chunks_are_consecutive_stretches_and_the_last_one_is_padded_with_masked_steps",
+        ("jnp.moveaxis(x.reshape(n, size, *x.shape[1:]), 0, 1)", "x"),
+        ("x = x[::size].reshape(n * batch", "x = x[:n].reshape(n * batch"),
+    ),
+    *_of(
+        "learners/on_policy.py",
+        f"{KNOWN}::test_chunks_without_any_step_come_last_in_every_random_order",
+        ("jax.random.uniform(key, filled.shape) + ~filled", "jax.random.uniform(key, filled.shape)"),
+        ("jax.random.uniform(key, filled.shape) + ~filled", "1.0 * ~filled"),
+    ),
+    *_of(
+        "learners/on_policy.py",
+        f"{KNOWN}::test_the_loss_of_on_policy_learners_includes_the_agent_models_loss",
         ("return loss + model_loss,", "return loss,"),
+    ),
+    *_of(
+        "learners/pqn_learner.py",
+        f"{KNOWN}::test_the_td_lambda_targets_of_pqn_by_a_loop",
+        ("unrolled.outputs[1:], UNAVAILABLE).max(-1)", "unrolled.outputs[:-1], UNAVAILABLE).max(-1)"),
+        ("unrolled.outputs[1:], UNAVAILABLE).max(-1)", "unrolled.outputs[1:], UNAVAILABLE).min(-1)"),
+        ("steps.filled, value, s.gamma, s.td_lambda)", "steps.filled, value, s.gamma, 0.0)"),
+        ("lambda_targets(team.reward, team.ended", "lambda_targets(team.reward, 0 * team.ended"),
+        ("lambda_targets(steps.reward, steps.ended", "lambda_targets(steps.reward, 0 * steps.ended"),
+    ),
+    *_of(
+        "learners/base.py",
+        f"{KNOWN}::test_the_learning_rate_falls_linearly_with_the_steps_of_the_run",
+        ("left = 1 - jnp.clip(t_env / self.settings.t_max, 0.0, 1.0)", "left = 1 - t_env / self.settings.t_max"),
+        ("left = 1 - jnp.clip(t_env", "left = jnp.clip(t_env"),
+    ),
+    *_of(
+        "learners/td.py",
+        f"{KNOWN}::test_q_learning_with_td_lambda_targets",
+        ("settings.gamma, settings.td_lambda", "settings.gamma, 1.0"),
+        ("return jax.lax.stop_gradient(targets)", "return targets"),
     ),
     # --- agent models
     *_of(
@@ -343,7 +391,7 @@ MUTANTS: list[Mutant] = [
         "modules/am/omg_am.py",
         f"{SUBGOALS}::test_eta_falls_from_start_to_finish",
         ("s.eta_start + passed * (s.eta_finish - s.eta_start)", "s.eta_start - passed * (s.eta_finish - s.eta_start)"),
-        ("0.3 * s.t_max * self.spec.n_agents", "0.3 * s.t_max"),
+        ("0.3 * s.t_max", "1.0 * s.t_max"),
     ),
     *_of(
         "modules/am/omg_am.py",
@@ -534,9 +582,9 @@ MUTANTS: list[Mutant] = [
     ),
     *_of(
         "learners/base.py",
-        f"{KNOWN}::test_target_networks_are_copied_when_an_interval_of_episodes_has_passed",
-        ("episode // interval > since // interval", "episode // interval >= since // interval"),
-        ("episode // interval > since // interval", "episode % interval == 0"),
+        f"{KNOWN}::test_target_networks_are_copied_after_every_interval_of_updates",
+        ("state.updates % interval == 0", "state.updates % interval == 1"),
+        ("state.updates % interval == 0", "state.updates > interval"),
         ("jnp.where(due, new, old)", "new"),
     ),
 ]

@@ -15,8 +15,8 @@ ENVS = (1, 4, 16, 64, 256, 1024)
 
 
 def measure(envs: int) -> str:
-    words = ["--config=ppo", "--env-config=stag_hunt", "--policy_model=idv_rnn"]
-    words += [f"--{key}={envs}" for key in ("batch_size_run", "batch_size", "buffer_size", "bench_envs")]
+    words = ["--config=ppo", "--env-config=stag_hunt", "--minibatches=1"]
+    words += [f"--{key}={envs}" for key in ("batch_size_run", "bench_envs")]
     command = [sys.executable, "-m", "omg", "bench", "--json", *words]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout

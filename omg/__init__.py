@@ -1,3 +1,3 @@
 """OMG: opponent modelling in multi-agent reinforcement learning, compiled end to end."""
 
-__version__ = "0.5.0"
+__version__ = "0.6.0"

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import yaml
 
 from omg import artifacts
 from omg import config as configuration
@@ -34,11 +33,11 @@ from omg.runners import HostRunner, PolicyGroup, TeamRunner, focal_scheme
 from omg.runners.workers import Recipe
 from omg.training.host_loop import HostLoop
 from omg.training.loop import TrainingLoop
-from omg.training.settings import BenchSettings, LoopSettings, RunSettings
+from omg.training.settings import BenchSettings, LoopSettings, ReplaySettings, RunSettings
 from omg.utils import checkpoints, device
 from omg.utils.logging import say
 from omg.utils.plugins import loaded
-from omg.utils.settings import UserError, choose, fill, names_of, nearest, options_of
+from omg.utils.settings import UserError, as_yaml, choose, fill, names_of, nearest
 
 Config = dict[str, Any]
 
@@ -66,6 +65,7 @@ def component_settings() -> dict[str, type]:
     found: dict[str, type] = {
         "every run": RunSettings,
         "the training loop": LoopSettings,
+        "replay (learners that are not on-policy)": ReplaySettings,
         "one agent with frozen partners (--pool, --multi_algs)": SeatingSettings,
         "omg pool and --pool=rules": PoolSettings,
         "omg pretrain and omg collect": VAESettings,
@@ -96,9 +96,10 @@ def known_keys(extra: Sequence[type] = ()) -> dict[str, str]:
 def settings_of(config: Mapping[str, Any]) -> list[type]:
     """The dataclasses of all settings that the components of a configuration read."""
     run = fill(RunSettings, config)
-    classes = [RunSettings, LoopSettings]
+    learner = choose(le_REGISTRY, run.learner, "learner")
+    classes = [RunSettings, LoopSettings, *([] if learner.on_policy else [ReplaySettings])]
     classes += choose(mac_REGISTRY, run.mac, "mac").settings_classes(config)
-    classes += choose(le_REGISTRY, run.learner, "learner").settings_classes(config)
+    classes += learner.settings_classes(config)
     if run.mac in WITH_PARTNERS.values():
         classes.append(SeatingSettings)
     if config.get("pool") == artifacts.SCRIPTED:
@@ -154,25 +155,26 @@ def _with_partners(config: Config) -> tuple[Config, list[str]]:
 
 def args_sanity_check(config: Mapping[str, Any]) -> tuple[Config, list[str]]:
     """Adjusts settings that do not fit together and says so; refuses what cannot be adjusted."""
-    config, notices = dict(config), []
-    loop = fill(LoopSettings, config)
-    if loop.batch_size > loop.buffer_size:
+    config, notices = dict(config), list[str]()
+    if choose(le_REGISTRY, config["learner"], "learner").on_policy:
+        return config, notices
+    replay, envs = fill(ReplaySettings, config), fill(LoopSettings, config).batch_size_run
+    if replay.batch_size > replay.buffer_size:
         raise UserError(
-            f"batch_size ({loop.batch_size}) is larger than buffer_size ({loop.buffer_size}): an update could never "
-            f"be sampled. Try --buffer_size={loop.batch_size} or more."
+            f"batch_size ({replay.batch_size}) is larger than buffer_size ({replay.buffer_size}): an update could "
+            f"never be sampled. Try --buffer_size={replay.batch_size} or more."
         )
-    envs = loop.batch_size_run
-    if envs > loop.buffer_size:
+    if envs > replay.buffer_size:
         raise UserError(
-            f"batch_size_run ({envs}) is larger than buffer_size ({loop.buffer_size}): the buffer could not hold "
+            f"batch_size_run ({envs}) is larger than buffer_size ({replay.buffer_size}): the buffer could not hold "
             f"one collection. Try --buffer_size={envs} or more."
         )
-    if loop.buffer_size % envs:
-        config["buffer_size"] = loop.buffer_size // envs * envs
+    if replay.buffer_size % envs:
+        config["buffer_size"] = replay.buffer_size // envs * envs
         notices.append(
-            f"buffer_size {loop.buffer_size} → {config['buffer_size']}, a multiple of batch_size_run ({envs})."
+            f"buffer_size {replay.buffer_size} → {config['buffer_size']}, a multiple of batch_size_run ({envs})."
         )
-        if config["buffer_size"] < loop.batch_size:
+        if config["buffer_size"] < replay.batch_size:
             raise UserError(f"buffer_size, a multiple of batch_size_run ({envs}), is below batch_size.")
     return config, notices
 
@@ -204,6 +206,9 @@ def make_learner(
     if not (make.can_be_focal if focal else make.can_be_team):
         only = "cannot learn" if focal else "only learns"
         raise UserError(f"{run.learner} {only} for one agent with frozen partners (mac={WITH_PARTNERS['basic_mac']}).")
+    if focal:
+        # `t_max` counts the steps of one seat. The schedules of learners, selectors and agent models count all.
+        config = {**config, "t_max": run.t_max * env.spec.n_agents}
     fill(make.Settings, config)
     needs = make_mac.needs_of(config)
     found = {
@@ -240,11 +245,6 @@ def build(
         seating = fill(SeatingSettings, config)
         seats = seat(seating, run.name, env.spec, algorithms, lambda: artifacts.open_pool(config), groups)
     learner = make_learner(env, config, saved, stand_ins)
-    if learner.on_policy and settings.buffer_size != settings.batch_size_run:
-        raise UserError(
-            f"{run.learner} learns only from fresh episodes: buffer_size ({settings.buffer_size}) must equal "
-            f"batch_size_run ({settings.batch_size_run})."
-        )
     mac: Any = learner.mac
     scheme, axes = make_scheme(env.spec)
     scheme |= mac.scheme
@@ -259,14 +259,16 @@ def build(
         runner = make_runner(env, mac, scheme, axes, settings.batch_size_run, recipe, run.worker_timeout)
     else:
         runner = make_runner(env, mac, scheme, axes, settings.batch_size_run, run.n_seeds)
-    size = max(settings.buffer_size // runner.batch_size, 1) * runner.batch_size
-    buffer = ReplayBuffer(scheme, axes, size, env.spec.episode_limit + 1)
-    buffer = _within_limit(buffer, settings.buffer_gib, runner.batch_size)
+    replay = None if learner.on_policy else fill(ReplaySettings, config)
+    stored = max(replay.buffer_size // runner.batch_size, 1) if replay else 1
+    buffer = ReplayBuffer(scheme, axes, stored * runner.batch_size, env.spec.episode_limit + 1)
+    if replay:
+        buffer = _within_limit(buffer, replay.buffer_gib, runner.batch_size)
     _check_memory(buffer, run.seeds)
-    loop = (HostLoop if host else TrainingLoop)(runner, buffer, learner, settings, run.all_seeds)
-    if loop.sampled > buffer.buffer_size:
+    loop = (HostLoop if host else TrainingLoop)(runner, buffer, learner, settings, run.all_seeds, replay)
+    if replay and loop.sampled > buffer.buffer_size:
         raise UserError(
-            f"an update takes {loop.sampled} episodes ({settings.batch_size} for each seat), and the buffer holds "
+            f"an update takes {loop.sampled} episodes ({replay.batch_size} for each seat), and the buffer holds "
             f"{buffer.buffer_size}. Try --buffer_size={-(-loop.sampled // loop.collected) * loop.collected} or more."
         )
     return Experiment(dict(config), run, env, mac, learner, loop)
@@ -328,23 +330,5 @@ def _check_memory(buffer: ReplayBuffer, seeds: int) -> None:
         )
 
 
-def default_yaml() -> str:
-    """`configs/default.yaml`: every setting with its default and help text, as the dataclasses declare them."""
-    lines = [
-        "# Generated from the settings in the code (make defaults). The YAML files of environment and algorithm and",
-        "# the command line are merged over these defaults, in that order.",
-    ]
-    shown: set[str] = set()
-    for owner, cls in component_settings().items():
-        new = [option for option in options_of(cls) if option["name"] not in shown]
-        if new:
-            lines.append(f"\n# --- {owner}")
-        for option in new:
-            shown.add(option["name"])
-            entry = yaml.safe_dump({option["name"]: option["default"]}, default_flow_style=True, width=200)
-            lines.append(f"{entry.strip()[1:-1]:<30} # {option['help']}")
-    return "\n".join(lines) + "\n"
-
-
 if __name__ == "__main__":
-    (configuration.CONFIG_DIR / "default.yaml").write_text(default_yaml())
+    (configuration.CONFIG_DIR / "default.yaml").write_text(as_yaml(component_settings()))

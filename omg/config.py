@@ -1,4 +1,7 @@
-"""Configurations: YAML files merged default → environment → algorithm → command line."""
+"""Configurations: YAML files merged default → environment → algorithm → command line.
+
+An environment's file may hold tuned settings of single algorithms (`tuned`), which are merged over the algorithm's.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +97,13 @@ def load(command: Command) -> Config:
     elif re.match(r"\d+[a-z]", name) and not name.endswith((".yaml", ".yml")):
         raise UserError(f"{name!r} looks like a team of several algorithms: add --multi_algs.")
     env_name = command.env_config or DEFAULT_ENV
-    for layer in (named("envs", env_name), named("algs", name)):
+    env = named("envs", env_name)
+    tuned = env.pop("tuned", None) or {}
+    algorithms = lineage(name)
+    layers = [env, *algorithms.values(), *(tuned.get(alg) or {} for alg in algorithms)]
+    if (preset := command.get("preset")) is not None:
+        layers = [named("presets", str(preset)), env, *algorithms.values()]
+    for layer in layers:
         config = recursive_dict_update(config, layer)
     config["env_config"] = Path(env_name).stem
     if team:
@@ -136,7 +145,7 @@ def recursive_dict_update(base: Mapping[str, Any], update: Mapping[str, Any]) ->
 
 
 def available(folder: str) -> dict[str, Path]:
-    """The shipped configurations by name; `folder` is algs, envs or workflows."""
+    """The shipped configurations by name; `folder` is algs, envs, presets or workflows."""
     return {path.stem: path for path in sorted((CONFIG_DIR / folder).glob("*.yaml"))}
 
 
@@ -144,8 +153,20 @@ def named(folder: str, name: str) -> Config:
     """A shipped configuration by its name, or a file by its path."""
     if name.endswith((".yaml", ".yml")):
         return read_yaml(Path(name))
-    what = {"algs": "config", "envs": "env-config", "workflows": "workflow"}[folder]
+    what = {"algs": "config", "envs": "env-config", "workflows": "workflow", "presets": "preset"}[folder]
     return read_yaml(choose(available(folder), name, what))
+
+
+def lineage(name: str) -> dict[str, Config]:
+    """An algorithm's own settings by its name, after those of the algorithm that it is `based_on`, and so on."""
+    found: dict[str, Config] = {}
+    base: str | None = name
+    while base is not None:
+        if base in found:
+            raise UserError(f"the configuration {name} is based on itself ({' → '.join([*found, base])}).")
+        found[base] = dict(named("algs", base))
+        base = found[base].pop("based_on", None)
+    return dict(reversed(found.items()))
 
 
 def env_changes(config: Mapping[str, Any]) -> tuple[str, Config]:

@@ -32,26 +32,26 @@ def configuration(config: str, env_config: str, **updates: Any) -> dict[str, Any
 def learn(config: str, env_config: str, **updates: Any) -> list[float]:
     """Trains for `t_max` steps per seed and returns each seed's mean test return."""
     experiment = build(configuration(config, env_config, **updates))
-    return test_returns(experiment, train(experiment))
+    return test_returns(experiment, train(experiment)[0])[1]
 
 
-def train(experiment: Experiment) -> TrainState:
-    """Trains for `t_max` steps per seed."""
-    state, episode = experiment.loop.init(), 0
+def train(experiment: Experiment, state: TrainState | None = None, episode: int = 0) -> tuple[TrainState, int]:
+    """Trains until `t_max` steps per seed, from a state that has collected `episode` episodes."""
+    state = experiment.loop.init() if state is None else state
     while True:
         t_env = int(np.mean(np.asarray(state.t_env)))
         if t_env >= experiment.settings.t_max:
-            return state
+            return state, episode
         iterations = max(1, (experiment.settings.t_max - t_env) // experiment.loop.steps_per_iteration)
         state, _ = experiment.loop.run(state, episode, iterations)
         episode += iterations * experiment.loop.collected
 
 
-def test_returns(experiment: Experiment, state: TrainState) -> list[float]:
+def test_returns(experiment: Experiment, state: TrainState) -> tuple[TrainState, list[float]]:
     """The mean return of `test_nepisode` test episodes of each seed. The state is donated."""
-    _, stats = experiment.loop.test(state, 0, experiment.settings.test_nepisode)
+    state, stats = experiment.loop.test(state, 0, experiment.settings.test_nepisode)
     summaries = summarise(experiment.spec, stats, experiment.loop.runner.n_seeds)
-    return [summary["test_return_mean"] for summary in summaries]
+    return state, [summary["test_return_mean"] for summary in summaries]
 
 
 test_returns.__test__ = False  # type: ignore[attr-defined]

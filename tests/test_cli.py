@@ -21,7 +21,7 @@ from omg.opponents import REGISTRY as scripted
 from omg.utils import checkpoints
 from omg.utils.jobs import run_jobs
 
-SMALL = ["--rnn_hidden_dim=8", "--use_tensorboard=false"]
+SMALL = ["--rnn_hidden_dim=8", "--use_tensorboard=false", "--batch_size_run=1", "--updates_per_iteration=1"]
 QUICK = [*SMALL, "--config=vdn", "--env-config=climbing", "--t_max=200", "--test_interval=100", "--log_interval=50"]
 FORAGING = [*SMALL, "--config=iql", "--env-config=foraging", "--length_buckets=1", "--batch_size=4", "--t_max=300"]
 

@@ -5,7 +5,7 @@ import yaml
 
 from omg.build import known_keys, make_env, resolve
 from omg.cli import main, parse
-from omg.config import available, env_label, load, read_yaml, recursive_dict_update
+from omg.config import available, env_label, lineage, load, read_yaml, recursive_dict_update
 from omg.utils.settings import UserError
 
 
@@ -96,12 +96,12 @@ def test_a_run_from_a_saved_configuration_saves_the_same_configuration(tmp_path)
 def test_every_shipped_configuration_has_a_description_and_known_keys_only(folder):
     for name, path in available(folder).items():
         assert path.read_text().startswith("# "), name
-        assert set(read_yaml(path)) <= set(known_keys()), name
+        assert set(read_yaml(path)) <= set(known_keys()) | {"based_on", "tuned"}, name
 
 
 @pytest.mark.parametrize("name", sorted(available("algs")))
 def test_shipped_algorithms_set_only_what_their_components_read(name):
-    layer = read_yaml(available("algs")[name])
+    layer = lineage(name)[name]
     config = merged(f"--config={name}")
     assert resolve(config, layer)[0]["name"] == name
 
@@ -152,3 +152,40 @@ def test_a_label_belongs_to_the_environment_and_not_to_the_name_it_was_chosen_by
     assert env_label(written_out) == env_label(merged("--env-config=foraging")) == "foraging"
     assert env_label(merged("--env-config=two_step")) == "two_step"
     assert env_label(merged("--env-config=battle", "with", "env_args.map_name=8m")) == "battle__map_name=8m"
+
+
+def test_an_algorithm_is_based_on_another_one(tmp_path):
+    """Its own settings come last; a circle is refused."""
+    ppo, omg = merged("--config=ppo"), merged("--config=ppo_omg")
+    assert {key for key in ppo if ppo[key] != omg[key]} == {"name", "mac", "am_model"}
+    mine, other = tmp_path / "mine.yaml", tmp_path / "other.yaml"
+    mine.write_text("based_on: qmix\nname: mine\nlr: 0.25\n")
+    assert [merged(f"--config={mine}")[key] for key in ("name", "mixer", "lr")] == ["mine", "qmix", 0.25]
+    mine.write_text(f"based_on: {other}\n")
+    other.write_text(f"based_on: {mine}\n")
+    with pytest.raises(UserError, match="is based on itself"):
+        merged(f"--config={mine}")
+
+
+def test_tuned_settings_hold_for_an_algorithm_and_those_based_on_it():
+    for config, lr in (("iql", 0.005), ("iql_omg", 0.005), ("ppo", 0.0005)):
+        assert merged(f"--config={config}", "--env-config=simple_spread")["lr"] == lr
+    assert merged("--config=iql")["lr"] == 0.0005
+    assert merged("--config=iql", "--env-config=simple_spread", "--lr=0.1")["lr"] == 0.1
+
+
+def test_the_preset_restores_pymarls_settings():
+    """Those of the notes: one environment and one update per episode, RMSprop, one-step targets."""
+    expected = {
+        "optimiser": "rmsprop", "lr": 0.0005, "optim_alpha": 0.99, "optim_eps": 0.00001, "grad_norm_clip": 10.0,
+        "gamma": 0.99, "batch_size_run": 1, "batch_size": 32, "buffer_size": 5000, "updates_per_iteration": 1,
+        "target_update_interval": 200, "double_q": True, "epsilon_start": 1.0, "epsilon_finish": 0.05,
+        "epsilon_anneal_time": 50_000, "rnn_hidden_dim": 64, "td_lambda": 0.0, "layer_norm": False,
+        "init": "pytorch", "lr_decay": False, "obs_last_action": True, "obs_agent_id": True,
+    }  # fmt: skip
+    for env in ("foraging", "simple_spread"):
+        config = merged("--config=qmix", f"--env-config={env}", "--preset=pymarl")
+        assert {key: config[key] for key in expected} == expected
+    assert merged("--config=qmix_beta", "--preset=pymarl")["batch_size_run"] == 8
+    with pytest.raises(UserError, match="pymarl"):
+        merged("--preset=pymral")

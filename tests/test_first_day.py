@@ -682,7 +682,7 @@ def test_a_run_without_any_update_says_so(tmp_path, capsys):
     words = ["train", "--config=iql", "--env-config=two_step", "--t_max=4", "--rnn_hidden_dim=4", "--test_nepisode=2"]
     assert main([*words, f"--run_dir={tmp_path / 'run'}", "--save_model=false", "--use_tensorboard=false"]) == 0
     said = " ".join(capsys.readouterr().err.split())
-    assert "nothing was learned: the first update needs 32 episodes, and the run ended after 2" in said
+    assert "nothing was learned: the first update needs 32 episodes, and the run ended after 8" in said
 
 
 def test_a_missing_import_is_mentioned(capsys):

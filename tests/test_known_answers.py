@@ -9,9 +9,10 @@ import pytest
 from tests.helpers import learn
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from benchmarks.learning import BUDGET, SEEDS, bounds, lower_bound
+from benchmarks import learning
 
-EXPLORE = {"epsilon_start": 1.0, "epsilon_finish": 1.0, "batch_size_run": 4, "seeds": 3}
+# TD(λ) targets follow the random actions: with full exploration they would be the values of random play.
+EXPLORE = {"td_lambda": 0.0, "epsilon_start": 1.0, "epsilon_finish": 1.0, "batch_size_run": 4, "seeds": 3}
 QUICK = {"rnn_hidden_dim": 16, "optimiser": "adam", "lr": 0.005, "t_max": 4000, "test_nepisode": 4}
 
 
@@ -24,14 +25,9 @@ def test_qmix_finds_the_optimum_that_vdn_misses():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("env", sorted(BUDGET))
-def test_every_learner_closes_half_the_gap_to_the_best_scripted_team(env):
-    random, best = bounds(env)
-    wanted = random + (best - random) / 2
-    short = {}
-    for name, budget in BUDGET[env].items():
-        returns = learn(name, env, **(SEEDS | budget))
-        print(f"{env} {name}: {np.mean(returns):.3f} {returns}")
-        if lower_bound(returns) < wanted:
-            short[name] = returns
-    assert not short, f"wanted {wanted:.3f}"
+@pytest.mark.parametrize("env", sorted(learning.GOAL))
+@pytest.mark.parametrize("name", learning.LEARNERS)
+def test_every_learner_reaches_the_goal_and_stays_there(name, env):
+    halfway, end = learning.learn(name, env)
+    assert np.mean(halfway) >= learning.GOAL[env], halfway
+    assert np.mean(end) >= learning.GOAL[env], end

@@ -10,7 +10,7 @@ from omg import __version__
 from omg.build import known_keys, make_learner, resolve
 from omg.cli import main, parse
 from omg.commands import VERBS
-from omg.config import Command, available, load, read_yaml
+from omg.config import Command, available, lineage, load, read_yaml
 from omg.envs import MultiAgentEnv
 from tests.helpers import configuration
 
@@ -42,7 +42,7 @@ def test_help_starts_nothing(verb, tmp_path, capsys, monkeypatch):
 
 @pytest.mark.parametrize("name", sorted(available("algs")))
 def test_a_shipped_algorithm_sets_only_keys_that_its_components_read(name):
-    keys = read_yaml(available("algs")[name])
+    keys = lineage(name)[name]
     config, _ = resolve(load(Command(config=name, env_config="two_step")), typed=keys)
     assert set(keys) <= set(config)
     assert all(config[key] == value for key, value in keys.items())
@@ -50,7 +50,7 @@ def test_a_shipped_algorithm_sets_only_keys_that_its_components_read(name):
 
 @pytest.mark.parametrize("name", sorted(available("envs")))
 def test_a_shipped_environment_sets_only_known_keys(name):
-    assert set(read_yaml(available("envs")[name])) <= set(known_keys())
+    assert set(read_yaml(available("envs")[name])) <= {*known_keys(), "tuned"}
 
 
 @pytest.mark.parametrize(
@@ -58,6 +58,7 @@ def test_a_shipped_environment_sets_only_known_keys(name):
     [
         (["--config=iql", "--hop_beta=abc"], "hop_beta has no effect here"),
         (["--config=ppo", "--double_q=false"], "double_q has no effect here"),
+        (["--config=mappo", "--batch_size=4"], "a setting of replay (learners that are not on-policy)"),
         (["--config=hop", "--bootstrap_at_limit=true"], "bootstrap_at_limit has no effect here"),
         (["--lr=nan"], "lr"),
         (["--lr", "0"], "lr is 0.0; it must be above 0"),

@@ -64,8 +64,8 @@ def test_a_truncated_sample_gives_the_same_update(experiment, foraging):
     state = jax.jit(learner.init)(jax.random.key(0))
     now, key = jnp.int32(1), jax.random.key(0)
     train = jax.jit(learner.train)
-    whole, _ = train(state, short, now, now, now, key)
-    truncated, _ = train(state, short.truncate(6), now, now, now, key)
+    whole, _ = train(state, short, now, key)
+    truncated, _ = train(state, short.truncate(6), now, key)
     same(whole.params, truncated.params, rtol=1e-5, atol=1e-7)
 
 

@@ -15,10 +15,8 @@ from omg.runners import Opponents, PolicyGroup, TeamRunner, focal_scheme
 from tests.conftest import play
 from tests.helpers import configuration
 
-SMALL = {
-    "rnn_hidden_dim": 4, "batch_size": 2, "buffer_size": 16, "test_nepisode": 4, "batch_size_run": 2,
-    "length_buckets": 1,
-}  # fmt: skip
+SMALL = {"rnn_hidden_dim": 4, "test_nepisode": 4, "batch_size_run": 2, "length_buckets": 1}
+REPLAY = {"batch_size": 2, "buffer_size": 16, "updates_per_iteration": 1}
 SMALL_OMG = {"vae_latent_dim": 3, "vae_hidden_dim": 4, "cond_fc_dim": 3, "cond_rnn_dim": 5, "H": 3}
 SMALL_MODEL = {
     "iql_am": {"am_hidden_dim": 4}, "iql_liam": {"am_hidden_dim": 4}, "iql_omg": SMALL_OMG, "ppo_omg": SMALL_OMG,
@@ -36,13 +34,19 @@ def stand_ins(env):
 
 def focal_experiment(config, env, **updates):
     """Among the stand-ins on the two-step game, the smallest environment with more than one step."""
-    on_policy = {"buffer_size": 2, "batch_size": 2} if config.startswith("ppo") else {}
-    small = SMALL | SMALL_MODEL.get(config, {}) | on_policy
-    pool = {"pool": "x"} if config in ("iql", "ppo") else {}
+    small = SMALL | SMALL_MODEL.get(config, {}) | ({} if config.startswith("p") else REPLAY)
+    pool = {"pool": "x"} if config in ("iql", "ppo", "pqn") else {}
     return build(configuration(config, "two_step", **(small | pool | updates)), stand_ins(env))
 
 
-@pytest.mark.parametrize("config", ["iql", "iql_am", "iql_liam", "iql_omg", "ppo_omg"])
+def test_schedules_count_the_steps_of_all_seats(two_step):
+    """`t_max` counts the steps of one seat, the compiled counter those of both."""
+    experiment = focal_experiment("iql", two_step, t_max=100, epsilon_anneal_time=0.5)
+    assert experiment.learner.settings.t_max == experiment.settings.t_max == 200
+    assert experiment.mac.selector.settings.duration == 100
+
+
+@pytest.mark.parametrize("config", ["iql", "iql_am", "iql_liam", "iql_omg", "ppo_omg", "pqn"])
 def test_the_focal_agent_learns_and_the_opponents_parameters_stay_identical(config, two_step):
     experiment = focal_experiment(config, two_step)
     before = jax.device_get((experiment.loop.init().learner, experiment.loop.runner.policies))

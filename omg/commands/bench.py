@@ -67,20 +67,20 @@ def stand_ins(config: dict[str, Any], size: int) -> StandIns | None:
 
 
 def measure(experiment: Experiment, bench_envs: int) -> dict[str, Any]:
-    loop_settings, run = experiment.loop.settings, experiment.settings
-    envs = max(bench_envs, loop_settings.batch_size_run)
+    loop, run = experiment.loop, experiment.settings
+    envs = max(bench_envs, loop.settings.batch_size_run)
     return {
         "config": run.name,
         "env": run.env_config,
         "device": device.describe(),
-        "batch_size_run": loop_settings.batch_size_run,
-        "batch_size": loop_settings.batch_size,
-        "updates_per_iteration": loop_settings.updates_per_iteration,
+        "batch_size_run": loop.settings.batch_size_run,
+        "episodes_per_update": loop.sampled,
+        "updates_per_iteration": loop.updates_per_iteration,
         "seeds": run.seeds,
         **measure_training(experiment),
         "bench_envs": envs,
         "env_steps_per_second_env": None if isinstance(experiment.env, HostEnv) else measure_env(experiment.env, envs),
-        "replay_bytes_per_episode": experiment.loop.buffer.bytes_per_episode(),
+        "replay_bytes_per_episode": loop.buffer.bytes_per_episode(),
     }
 
 

@@ -10,7 +10,7 @@ from omg.opponents import SPLITS
 from omg.utils.plugins import load_plugins
 from omg.utils.settings import UserError
 
-SUMMARY = "Lists algorithms, environments, workflows and scripted policies by name."
+SUMMARY = "Lists algorithms, environments, presets, workflows and scripted policies by name."
 EXAMPLES = ["omg list"]
 
 
@@ -31,6 +31,7 @@ def main(command: Command) -> int:
     titles = (
         ("algorithms (--config=…)", "algs"),
         ("environments (--env-config=…)", "envs"),
+        ("presets (--preset=…)", "presets"),
         ("workflows (omg workflow …)", "workflows"),
     )
     for title, folder in titles:

@@ -23,7 +23,6 @@ from omg.controllers import REGISTRY as mac_REGISTRY
 from omg.controllers.scripted_controller import ScriptedMAC
 from omg.envs import MultiAgentEnv
 from omg.evaluation.metrics import summarise
-from omg.learners import REGISTRY as le_REGISTRY
 from omg.opponents import REGISTRY as scripted_REGISTRY
 from omg.opponents import random_action
 from omg.opponents.pool import MANIFEST, SPLIT_NAMES, Member, Pool, PoolSettings
@@ -44,8 +43,6 @@ EXAMPLES = [
 ]
 UNIFORM = 0.2
 """Below this mean disagreement a training pool is called too uniform."""
-QUICK = {"batch_size_run": 8, "updates_per_iteration": 4, "buffer_size": 1000, "length_buckets": 2}
-"""Settings of pool members that learn from replay, unless the command changes them."""
 
 
 def settings(command: Command) -> list[type]:
@@ -109,8 +106,8 @@ def check_settings(config: Mapping[str, Any], env: MultiAgentEnv) -> PoolSetting
         raise UserError(f"{env.spec.name} has no scripted policies: leave out --pool_rules and --pool_test_rules.")
     algs, test_algs = s.pool_algs or [], s.pool_test_algs or []
     for alg in (*algs, *test_algs):
-        layer = configuration.named("algs", choose(configuration.available("algs"), alg, "config").stem)
-        mac = layer.get("mac", "basic_mac")
+        choose(configuration.available("algs"), alg, "config")
+        mac = configuration.load(Command(config=alg))["mac"]
         if not choose(mac_REGISTRY, mac, "mac").can_be_opponent:
             raise UserError(f"{alg} plans in the environment itself and cannot be a member of a pool: take ppo.")
         if mac == "multi_module_mac":
@@ -130,11 +127,8 @@ def member_config(command: Command, alg: str, s: PoolSettings, train_seeds: int)
         return None
     own = ("pool", *names_of(PoolSettings))
     updates = [(key, value) for key, value in command.updates if key not in own]
-    learner = choose(le_REGISTRY, configuration.named("algs", alg).get("learner", "q_learner"), "learner")
-    quick = [] if learner.on_policy else list(QUICK.items())
-    member = Command(
-        config=alg, env_config=command.env_config, updates=[*quick, *updates, ("seeds", seeds)], files=command.files
-    )
+    updates.append(("seeds", seeds))
+    member = Command(config=alg, env_config=command.env_config, updates=updates, files=command.files)
     return args_sanity_check(resolve(configuration.load(member))[0])[0]
 
 

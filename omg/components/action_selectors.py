@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from omg.utils.settings import setting
+from omg.utils.settings import T_MAX_HELP, setting
 
 UNAVAILABLE = -1e9
 """Stands for minus infinity: it loses every comparison, and it is finite, so that masks can multiply it by zero."""
@@ -19,9 +19,16 @@ UNAVAILABLE = -1e9
 class SelectorSettings:
     epsilon_start: float = setting(1.0, "exploration rate ε at the start", low=0, high=1)
     epsilon_finish: float = setting(0.05, "exploration rate ε after the schedule", low=0, high=1)
-    epsilon_anneal_time: int = setting(50_000, "environment steps over which ε falls", low=0)
+    epsilon_anneal_time: float = setting(0.1, "steps over which ε falls; up to 1: a fraction of t_max", low=0)
     epsilon_decay: Literal["linear", "exp"] = setting("linear", "shape of the schedule: linear or exp")
     test_greedy: bool = setting(True, "act greedily in tests")
+    t_max: int = setting(200_000, T_MAX_HELP, above=0)
+
+    @property
+    def duration(self) -> float:
+        """Environment steps over which ε falls."""
+        time = self.epsilon_anneal_time
+        return max(time * self.t_max if time <= 1 else time, 1)
 
 
 class ActionSelector:
@@ -37,9 +44,9 @@ class ActionSelector:
         s, t = self.settings, jnp.asarray(t_env, jnp.float32)
         if s.epsilon_decay == "exp":
             # The exponential reaches max(finish, 0.01) at the end of the schedule and never falls below `finish`.
-            scale = -max(s.epsilon_anneal_time, 1) / jnp.log(max(s.epsilon_finish, 0.01))
+            scale = -s.duration / jnp.log(max(s.epsilon_finish, 0.01))
             return jnp.clip(jnp.exp(-t / scale), s.epsilon_finish, s.epsilon_start)
-        passed = jnp.clip(t / max(s.epsilon_anneal_time, 1), 0.0, 1.0)
+        passed = jnp.clip(t / s.duration, 0.0, 1.0)
         return s.epsilon_start + (s.epsilon_finish - s.epsilon_start) * passed
 
     def select_action(

@@ -3,7 +3,7 @@
 The GRU's `unroll` has a hand-written backward pass: the scan collects the gradients of the gates, and one large product
 after the scan turns them into the gradients of the recurrent weights. On the CPU every gate has a product of its own
 inside the scan, because slicing a wide product there makes XLA recompute it and lose vectorisation. On a GPU, where
-every product costs a kernel launch, the three products are one.
+kernel launches cost more than arithmetic, the three products are one, a step writes one array, and scans are unrolled.
 """
 
 from __future__ import annotations
@@ -31,18 +31,40 @@ def uniform(key: Array, shapes: tuple[tuple[int, ...], ...], bound: float) -> li
     return [noise[end - size : end].reshape(shape) for end, size, shape in zip(ends, sizes, shapes, strict=True)]
 
 
+def orthogonal(key: Array, shape: tuple[int, int], gain: float = 1.0) -> Array:
+    """A matrix with orthogonal rows or columns, times a gain."""
+    return jax.nn.initializers.orthogonal(gain)(key, shape)
+
+
 class Linear(eqx.Module):
-    """x W + b over the last axis. Initialised as in PyTorch."""
+    """x W + b over the last axis. Initialised as in PyTorch, or with a `gain` orthogonally and without bias."""
 
     weight: Float[Array, "input output"]
     bias: Float[Array, " output"]
 
-    def __init__(self, input_size: int, output_size: int, key: Array):
+    def __init__(self, input_size: int, output_size: int, key: Array, gain: float | None = None):
         shapes = ((input_size, output_size), (output_size,))
-        self.weight, self.bias = uniform(key, shapes, max(input_size, 1) ** -0.5)
+        if gain is None:
+            self.weight, self.bias = uniform(key, shapes, max(input_size, 1) ** -0.5)
+        else:
+            self.weight, self.bias = orthogonal(key, shapes[0], gain), jnp.zeros(output_size)
 
     def __call__(self, x: Float[Array, "*rows input"]) -> Float[Array, "*rows output"]:
         return x @ self.weight + self.bias
+
+
+class LayerNorm(eqx.Module):
+    """Mean 0 and variance 1 over the last axis, then a learned scale and offset."""
+
+    scale: Float[Array, " size"]
+    offset: Float[Array, " size"]
+
+    def __init__(self, size: int):
+        self.scale, self.offset = jnp.ones(size), jnp.zeros(size)
+
+    def __call__(self, x: Float[Array, "*rows size"]) -> Float[Array, "*rows size"]:
+        centred = x - x.mean(-1, keepdims=True)
+        return centred * jax.lax.rsqrt((centred**2).mean(-1, keepdims=True) + 1e-6) * self.scale + self.offset
 
 
 class MLP(eqx.Module):
@@ -84,11 +106,17 @@ class GRU(eqx.Module):
     input_bias: Float[Array, " three_hidden"]
     recurrent: Recurrent
 
-    def __init__(self, input_size: int, hidden_size: int, key: Array):
+    def __init__(self, input_size: int, hidden_size: int, key: Array, orthogonally: bool = False):
         square = (hidden_size, hidden_size)
         shapes = ((input_size, 3 * hidden_size), (3 * hidden_size,), square, square, square, (hidden_size,))
         self.input_weight, self.input_bias, *recurrent = uniform(key, shapes, hidden_size**-0.5)
         self.recurrent = Recurrent(*recurrent)
+        if orthogonally:
+            keys = jax.random.split(key, 6)
+            inputs = [orthogonal(k, (input_size, hidden_size)) for k in keys[:3]]
+            self.input_weight, self.input_bias = jnp.concatenate(inputs, -1), jnp.zeros(3 * hidden_size)
+            reset, update, candidate = (orthogonal(k, square) for k in keys[3:])
+            self.recurrent = Recurrent(reset, update, candidate, jnp.zeros(hidden_size))
 
     @property
     def carry_size(self) -> int:
@@ -98,23 +126,26 @@ class GRU(eqx.Module):
         """The part of the carry that the next layer reads."""
         return carry
 
-    def project(self, x: Float[Array, "*rows input"]) -> Gates:
-        """The input's share of every gate; for a sequence, one product over all time steps."""
+    def project(self, x: Float[Array, "*rows input"]) -> Float[Array, "*rows three_hidden"]:
+        """The input's share of the gates, side by side; for a sequence, one product over all time steps."""
         rows = x.reshape(-1, x.shape[-1])
-        wide = (rows @ self.input_weight + self.input_bias).reshape(*x.shape[:-1], -1)
-        return Gates(*jnp.split(wide, 3, axis=-1))
+        return (rows @ self.input_weight + self.input_bias).reshape(*x.shape[:-1], -1)
 
     def step(
         self, x: Float[Array, "*rows input"], hidden: Float[Array, "*#rows hidden"]
     ) -> Float[Array, "*#rows hidden"]:
         """One step. The hidden state may lack leading axes of the input: then it is broadcast over them."""
-        return _cell(self.project(x), hidden, _recurrence(self.recurrent), self.recurrent.bias)[0]
+        gates = Gates(*jnp.split(self.project(x), 3, -1))
+        return _cell(gates, hidden, _recurrence(self.recurrent), self.recurrent.bias)[0]
 
     def unroll(
         self, x: Float[Array, "time rows input"], hidden: Float[Array, "rows hidden"]
     ) -> Float[Array, "time rows hidden"]:
         """The hidden state after every step."""
-        return _unroll(self.project(x), hidden, self.recurrent)
+        wide = self.project(x)
+        if few_launches():
+            return _unroll_wide(wide, hidden, jnp.concatenate(self.recurrent[:3], -1), self.recurrent.bias)
+        return _unroll(Gates(*jnp.split(wide, 3, -1)), hidden, self.recurrent)
 
 
 class _Trace(NamedTuple):
@@ -174,19 +205,13 @@ def _unroll_backward(saved, d_hidden: Array):
     to_candidate = (1 - z) * (1 - n * n)
     to_reset = trace.memory * r * (1 - r)
     w_r, w_z, w_n = w.reset.T, w.update.T, w.candidate.T
-    tall = jnp.concatenate([w_r, w_z, w_n]) if few_launches() else None
-
-    def back(d_r: Array, d_z: Array, d_m: Array) -> Array:
-        if tall is not None:
-            return jnp.concatenate([d_r, d_z, d_m], -1) @ tall
-        return d_r @ w_r + d_z @ w_z + d_m @ w_n
 
     def step(d_h: Array, t):
         d_out, z_t, r_t, to_update_t, to_candidate_t, to_reset_t = t
         d_h = d_h + d_out
         d_n = d_h * to_candidate_t
         d = Gates(d_n * to_reset_t, d_h * to_update_t, d_n)
-        return d_h * z_t + back(d.reset, d.update, d_n * r_t), d
+        return d_h * z_t + d.reset @ w_r + d.update @ w_z + (d_n * r_t) @ w_n, d
 
     scanned = (d_hidden, z, r, to_update, to_candidate, to_reset)
     d_first, d = jax.lax.scan(step, jnp.zeros_like(first), scanned, reverse=True)
@@ -199,6 +224,55 @@ def _unroll_backward(saved, d_hidden: Array):
 
 _unroll.defvjp(_unroll_forward, _unroll_backward)
 
+AT_ONCE = 20
+"""On a GPU, steps per iteration of the scan: chunks of on-policy learners need no loop at all."""
+
+
+def _wide_cell(x: Array, hidden: Array, w: Array, bias: Array) -> tuple[Array, Array]:
+    """One step, and all of it that the backward pass needs: new state, reset, update, candidate, memory."""
+    new, trace = _cell(Gates(*jnp.split(x, 3, -1)), hidden, lambda h: tuple(jnp.split(h @ w, 3, -1)), bias)
+    return new, jnp.concatenate(trace, -1)
+
+
+@jax.custom_vjp
+def _unroll_wide(x: Array, hidden: Array, w: Array, bias: Array) -> Array:
+    def step(h: Array, x_t: Array) -> tuple[Array, Array]:
+        h, _ = _wide_cell(x_t, h, w, bias)
+        return h, h
+
+    return jax.lax.scan(step, hidden, x, unroll=min(AT_ONCE, len(x)))[1]
+
+
+def _wide_forward(x: Array, hidden: Array, w: Array, bias: Array):
+    _, trace = jax.lax.scan(lambda h, x_t: _wide_cell(x_t, h, w, bias), hidden, x, unroll=min(AT_ONCE, len(x)))
+    return trace[..., : hidden.shape[-1]], (trace, hidden, w)
+
+
+def _wide_backward(saved, d_hidden: Array):
+    trace, first, w = saved
+    size = first.shape[-1]
+    before = jnp.concatenate([first[None], trace[:-1, ..., :size]])
+    tall = w.T
+
+    def step(d_h: Array, t):
+        d_out, trace_t, before_t = t
+        _, r, z, n, memory = jnp.split(trace_t, 5, -1)
+        d_h = d_h + d_out
+        d_n = d_h * (1 - z) * (1 - n * n)
+        # The gradients of reset, update, memory (what enters the product) and candidate.
+        d = jnp.concatenate([d_n * memory * r * (1 - r), d_h * (before_t - n) * z * (1 - z), d_n * r, d_n], -1)
+        return d_h * z + d[..., : 3 * size] @ tall, d
+
+    d_first, d = jax.lax.scan(
+        step, jnp.zeros_like(first), (d_hidden, trace, before), reverse=True, unroll=min(AT_ONCE, len(trace))
+    )
+    d_w = before.reshape(-1, size).T @ d[..., : 3 * size].reshape(-1, 3 * size)
+    d_x = jnp.concatenate([d[..., : 2 * size], d[..., 3 * size :]], -1)
+    return d_x, d_first, d_w, d[..., 2 * size : 3 * size].sum((0, 1))
+
+
+_unroll_wide.defvjp(_wide_forward, _wide_backward)
+
 
 class LSTM(eqx.Module):
     """PyTorch's LSTMCell (gates: input, forget, candidate, output). Its carry is [output, cell], concatenated."""
@@ -207,10 +281,18 @@ class LSTM(eqx.Module):
     recurrent_weight: Float[Array, "hidden four_hidden"]
     bias: Float[Array, " four_hidden"]
 
-    def __init__(self, input_size: int, hidden_size: int, key: Array):
+    def __init__(self, input_size: int, hidden_size: int, key: Array, orthogonally: bool = False):
         wide = 4 * hidden_size
         shapes = ((input_size, wide), (hidden_size, wide), (wide,))
         self.input_weight, self.recurrent_weight, self.bias = uniform(key, shapes, hidden_size**-0.5)
+        if orthogonally:
+            k_input, k_recurrent = jax.random.split(key)
+
+            def four(k: Array, size: int) -> Array:
+                return jnp.concatenate([orthogonal(one, (size, hidden_size)) for one in jax.random.split(k, 4)], -1)
+
+            self.input_weight, self.recurrent_weight = four(k_input, input_size), four(k_recurrent, hidden_size)
+            self.bias = jnp.zeros(wide)
 
     @property
     def carry_size(self) -> int:

@@ -93,9 +93,10 @@ class BasicMAC(Controller):
     def input_size(self) -> int:
         return self.own_size + self.am.output_size
 
-    def new_network(self, outputs: int, key: Array) -> Any:
-        """A network of the policy's architecture with this many outputs."""
-        return self.agent_class(self.input_size, outputs, self.spec.n_agents, self.agent_settings, key)
+    def new_network(self, outputs: int, key: Array, input_size: int | None = None) -> Any:
+        """A network of the policy's architecture with this many outputs; by default with the policy's inputs."""
+        size = self.input_size if input_size is None else input_size
+        return self.agent_class(size, outputs, self.spec.n_agents, self.agent_settings, key)
 
     def init_params(self, key: Array) -> Params:
         k_agent, k_model = jax.random.split(key)
@@ -172,6 +173,12 @@ class BasicMAC(Controller):
         """A team's policy along every episode of a batch. Policies without an agent model only."""
         own = time_first(self.build_inputs(batch.obs, batch.last_actions))
         return self.unroll_on(params["agent"], Seen(own, own), jnp.zeros((*own.shape[:-1], 0)))
+
+    def unroll_with_target(self, params: Params, target: Params, batch: EpisodeBatch) -> tuple[Unrolled, Unrolled]:
+        """The same for the online and the target network."""
+        own = time_first(self.build_inputs(batch.obs, batch.last_actions))
+        nothing = jnp.zeros((*own.shape[:-1], 0))
+        return self.unroll_both(params["agent"], target["agent"], Seen(own, own), nothing)
 
     def seen(self, batch: FocalBatch) -> Seen:
         """The inputs of the agent model along whole episodes."""

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 from PIL import Image, ImageDraw
 
 from omg.envs.jaxmarl_adapter import import_jaxmarl
-from omg.envs.multiagentenv import Goals, MultiAgentEnv, Spec, Timestep
+from omg.envs.multiagentenv import GameType, Goals, MultiAgentEnv, Spec, Timestep
 from omg.utils.settings import UserError
 
 DIRECTIONS = np.array([[0.0, 0.0], [-1.0, 0.0], [1.0, 0.0], [0.0, -1.0], [0.0, 1.0]])
@@ -31,10 +31,11 @@ class PredatorPreySettings:
     prey: Literal["flee", "random", "still"] = "flee"
     hesitation: float = 0.5
     approach: float = 5.0
+    credit: Literal["own", "team"] = "own"
 
 
 class PredatorPrey(MultiAgentEnv):
-    """Every predator that touches the prey earns 10 for all predators, at every step of the contact.
+    """A predator that touches the prey earns 10 at every step of the contact; with `credit: team` all predators do.
 
     Random policies rarely touch the prey. Each predator therefore also earns `approach` per unit of distance by which
     it comes closer to the prey, and loses as much when the distance grows. Over an episode this adds up to at most
@@ -62,7 +63,8 @@ class PredatorPrey(MultiAgentEnv):
         n, entities = s.predators, s.predators + 1 + s.obstacles
         obs_size = 4 + 2 * s.obstacles + 2 * n + 2
         state_size = 2 * entities + 2 * (n + 1)
-        self.spec = Spec("predator_prey", n, 5, obs_size, state_size, s.episode_limit, "cooperative")
+        game_type: GameType = "mixed" if s.credit == "own" else "cooperative"
+        self.spec = Spec("predator_prey", n, 5, obs_size, state_size, s.episode_limit, game_type)
         self.n_goals, self.goal_size = len(SIDES), 5
         self.goal_types = tuple(range(len(SIDES)))
         self.goal_names = ("left", "right", "below", "above")
@@ -77,9 +79,12 @@ class PredatorPrey(MultiAgentEnv):
         moves = jnp.append(actions, self.prey_action(game, k_prey))
         by_agent = {name: moves[i] for i, name in enumerate(self.game.agents)}
         obs, after, rewards, _, _ = self.game.step_env(k_env, game, by_agent)
+        touches = self._distance(after) < self.touching
         caught = jnp.stack([rewards[name] for name in self.game.adversaries]).astype(jnp.float32)
+        if self.settings.credit == "own":
+            caught = 10.0 * touches
         reward = caught + self.settings.approach * (self._distance(game) - self._distance(after))
-        catches = catches + caught[0] / 10
+        catches = catches + touches.sum()
         return (after, catches), self._timestep(after, obs, reward, catches)
 
     def goals(self, state: Any) -> Goals:

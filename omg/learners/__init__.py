@@ -5,6 +5,7 @@ from omg.learners.coma_learner import COMALearner
 from omg.learners.hop_learner import HopLearner
 from omg.learners.omg_learner import OMGLearner
 from omg.learners.ppo_learner import PPOLearner
+from omg.learners.pqn_learner import PQNLearner
 from omg.learners.q_learner import QLearner
 from omg.learners.q_learner_4am import QLearner4AM
 from omg.learners.qtran_learner import QTranLearner
@@ -16,6 +17,7 @@ REGISTRY: dict[str, type[Learner]] = {
     "q_learner_4am": QLearner4AM,
     "omg_learner": OMGLearner,
     "ppo_learner": PPOLearner,
+    "pqn_learner": PQNLearner,
     "hop_learner": HopLearner,
 }
 

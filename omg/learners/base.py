@@ -14,7 +14,7 @@ from jaxtyping import Array, Int
 from omg.components.episode_buffer import EpisodeBatch
 from omg.envs.multiagentenv import Spec
 from omg.modules.agents import IDVRNNAgent
-from omg.utils.settings import ReturnSettings, UserError, fill, setting
+from omg.utils.settings import T_MAX_HELP, ReturnSettings, UserError, fill, setting
 
 Params = dict[str, Any]
 Metrics = dict[str, Array]
@@ -22,11 +22,13 @@ Metrics = dict[str, Array]
 
 @dataclass(frozen=True)
 class LearnerSettings(ReturnSettings):
-    optimiser: Literal["rmsprop", "adam"] = setting("rmsprop", "optimiser: rmsprop or adam")
+    optimiser: Literal["rmsprop", "adam"] = setting("adam", "optimiser: rmsprop or adam")
     lr: float = setting(5e-4, "learning rate", above=0)
+    lr_decay: bool = setting(True, "the learning rate falls linearly to zero over t_max")
     optim_alpha: float = setting(0.99, "RMSprop: decay of the squared gradients", low=0, high=1)
     optim_eps: float = setting(1e-5, "added to the denominator of the optimiser's step", above=0)
     grad_norm_clip: float = setting(10.0, "gradients are clipped to this norm", above=0)
+    t_max: int = setting(200_000, T_MAX_HELP, above=0)
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,9 @@ class BootstrapSettings(LearnerSettings):
 
 @dataclass(frozen=True)
 class TargetSettings(BootstrapSettings):
-    target_update_interval: int = setting(200, "episodes between two updates of the target network", above=0)
+    target_update_interval: int = setting(
+        200, "updates between two copies of the networks into the target networks", above=0
+    )
 
 
 class LearnerState(NamedTuple):
@@ -130,12 +134,10 @@ class Learner:
     ) -> tuple[Array, Metrics]:
         raise UserError(f"the learner {type(self).__name__} must define loss.")
 
-    def train(
-        self, state: LearnerState, batch: EpisodeBatch, t_env: Array, since: Array, episode: Array, key: Array
-    ) -> tuple[LearnerState, Metrics]:
-        """One update. `episode` counts the episodes collected so far, `since` those at the previous update."""
+    def train(self, state: LearnerState, batch: EpisodeBatch, t_env: Array, key: Array) -> tuple[LearnerState, Metrics]:
+        """One update."""
         found, metrics = self.gradient(state, batch, t_env, key)
-        return self.apply(state, found, since, episode), metrics
+        return self.apply(state, found, t_env), metrics
 
     def gradient(self, state: LearnerState, batch: EpisodeBatch, t_env: Array, key: Array) -> tuple[Any, Metrics]:
         """The part of an update that depends on the batch; it is compiled once per length of a batch."""
@@ -144,16 +146,22 @@ class Learner:
         )
         return grads, {"loss": loss, "grad_norm": optax.global_norm(grads), **metrics}
 
-    def apply(self, state: LearnerState, grads: Any, since: Array, episode: Array) -> LearnerState:
+    def apply(self, state: LearnerState, grads: Any, t_env: Array) -> LearnerState:
         """The rest of the update: the optimiser's step and the target networks."""
-        params, opt_state = self.step(state.params, grads, state.opt_state)
-        state = LearnerState(params, state.target, opt_state, state.updates + 1)
-        return self.refresh_target(state, since, episode)
+        params, opt_state = self.step(state.params, grads, state.opt_state, t_env)
+        return self.refresh_target(LearnerState(params, state.target, opt_state, state.updates + 1))
 
-    def step(self, params: Params, grads: Params, opt_state: Any) -> tuple[Params, Any]:
+    def step(self, params: Params, grads: Params, opt_state: Any, t_env: Array) -> tuple[Params, Any]:
         """One step of the optimiser."""
         updates, opt_state = self.optimiser().update(grads, opt_state, params)
-        return optax.apply_updates(params, updates), opt_state
+        return optax.apply_updates(params, self.decayed(updates, t_env)), opt_state
+
+    def decayed(self, updates: Any, t_env: Array) -> Any:
+        """The optimiser's step, shrinking with the fraction of the run that is over (`lr_decay`)."""
+        if not self.settings.lr_decay:
+            return updates
+        left = 1 - jnp.clip(t_env / self.settings.t_max, 0.0, 1.0)
+        return jax.tree.map(lambda x: x * left, updates)
 
     def optimiser(self, lr: float | None = None) -> optax.GradientTransformation:
         return optax.chain(self.clip(), self.step_rule(lr))
@@ -173,13 +181,13 @@ class Learner:
     def init_optimiser(self, params: Params) -> Any:
         return self.optimiser().init(params)
 
-    def refresh_target(self, state: LearnerState, since: Array, episode: Array) -> LearnerState:
-        """Copies the networks whenever another `target_update_interval` episodes have passed."""
+    def refresh_target(self, state: LearnerState) -> LearnerState:
+        """Copies the networks after every `target_update_interval` updates."""
         fresh = self.target_of(state.params)
         if not fresh:
             return state
         interval = self.settings.target_update_interval  # type: ignore[attr-defined]
-        due = episode // interval > since // interval
+        due = state.updates % interval == 0
         target = dict(state.target)
         for name, online in fresh.items():
             target[name] = jax.tree.map(lambda new, old: jnp.where(due, new, old), online, target[name])

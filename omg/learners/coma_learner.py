@@ -25,7 +25,7 @@ class COMALearnerSettings(TargetSettings):
     critic: str = setting("coma", "critic network: coma")
     critic_lr: float = setting(5e-4, "learning rate of the critic", above=0)
     critic_steps: int = setting(8, "critic updates per policy update", above=0)
-    td_lambda: float = setting(0.8, "λ of the critic's TD(λ) targets", low=0, high=1)
+    td_lambda: float = setting(0.6, "λ of the TD(λ) targets; 0: one-step targets", low=0, high=1)
     entropy_coef: float = setting(0.01, "weight of the entropy bonus", low=0)
 
 
@@ -107,7 +107,7 @@ class COMALearner(Learner):
             critic, opt_state = carry
             loss, grads = jax.value_and_grad(self.critic_loss)(critic, batch, targets)
             updates, opt_state = critic_optimiser.update(grads, opt_state, critic)
-            return (optax.apply_updates(critic, updates), opt_state), loss
+            return (optax.apply_updates(critic, self.decayed(updates, t_env)), opt_state), loss
 
         start = (state.params["critic"], state.opt_state["critic"])
         (critic, critic_opt), critic_losses = jax.lax.scan(improve, start, None, length=self.settings.critic_steps)
@@ -115,11 +115,11 @@ class COMALearner(Learner):
         gradient = jax.value_and_grad(self.policy_loss, has_aux=True)
         (loss, metrics), grads = gradient(state.params["agent"], critic, batch, t_env)
         updates, agent_opt = optimiser.update(grads, state.opt_state["agent"], state.params["agent"])
-        agent = optax.apply_updates(state.params["agent"], updates)
+        agent = optax.apply_updates(state.params["agent"], self.decayed(updates, t_env))
 
         metrics = {"loss": loss, "grad_norm": optax.global_norm(grads), "critic_loss": critic_losses[-1], **metrics}
         return ({"agent": agent, "critic": critic}, {"agent": agent_opt, "critic": critic_opt}), metrics
 
-    def apply(self, state: LearnerState, found: Any, since: Array, episode: Array) -> LearnerState:
+    def apply(self, state: LearnerState, found: Any, t_env: Array) -> LearnerState:
         params, opt_state = found
-        return self.refresh_target(LearnerState(params, state.target, opt_state, state.updates + 1), since, episode)
+        return self.refresh_target(LearnerState(params, state.target, opt_state, state.updates + 1))

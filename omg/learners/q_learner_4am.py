@@ -47,8 +47,7 @@ class QLearner4AM(Learner):
 
         steps = td.steps_of(focal, self.settings, self.spec.episode_limit, self.shared_reward)
         q_taken, q_next = self.values(params, target, seen, steps, condition.embedding)
-        y = td.one_step_targets(steps.reward, steps.ended, q_next, self.settings.gamma)
-        loss, metrics = td.td_loss(q_taken, y, steps.counted)
+        loss, metrics = td.td_loss(q_taken, td.q_targets(steps, q_next, self.settings), steps.counted)
 
         model_loss, model_metrics = self.mac.am.loss(params, seen, focal, inferred, condition.chosen, k_model)
         return loss + model_loss, {**metrics, **model_metrics}

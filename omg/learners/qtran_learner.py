@@ -42,7 +42,7 @@ class QTranLearner(QLearner):
         mixer = params["mixer"]
         steps = td.steps_of(batch, self.settings, self.spec.episode_limit, self.shared_reward)
         team, state = td.of_team(steps, self.spec), time_first(batch.state)
-        online, frozen = self.mac.unroll(params, batch), self.mac.unroll(target, batch)
+        online, frozen = self.mac.unroll_with_target(params, target, batch)
 
         def one_hot(actions: Array) -> Array:
             return jax.nn.one_hot(actions, self.spec.n_actions)
@@ -51,7 +51,7 @@ class QTranLearner(QLearner):
         chooser = online.outputs if self.settings.double_q else frozen.outputs
         best_next = td.best_action(chooser[1:], steps.avail_next)
         joint_next = target["mixer"].joint_q(frozen.hidden[1:], one_hot(best_next), state[1:])
-        y = td.one_step_targets(team.reward, team.ended, joint_next, self.settings.gamma)
+        y = td.q_targets(team, joint_next, self.settings)
         hidden, q, state = online.hidden[:-1], online.outputs[:-1], state[:-1]
         joint = mixer.joint_q(hidden, one_hot(steps.actions), state)
         td_loss, metrics = td.td_loss(joint, y, team.counted)

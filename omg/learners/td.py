@@ -19,6 +19,7 @@ from omg.utils.settings import setting
 @dataclass(frozen=True)
 class QSettings(TargetSettings):
     double_q: bool = setting(True, "double Q-learning: the online network chooses the action of the target")
+    td_lambda: float = setting(0.6, "λ of the TD(λ) targets; 0: one-step targets", low=0, high=1)
 
 
 class Steps(NamedTuple):
@@ -96,6 +97,16 @@ def value_of_best(
     """max_a Q'(s, a). With double Q-learning the online network chooses the action and the target network values it."""
     chooser = jax.lax.stop_gradient(online) if double_q else target
     return pick(target, best_action(chooser, avail_actions))
+
+
+def q_targets(
+    steps: Steps | TeamSteps, next_value: Float[Array, "*axes"], settings: QSettings
+) -> Float[Array, "*axes"]:
+    """The targets of Q-learning, without gradient."""
+    if settings.td_lambda == 0:
+        return one_step_targets(steps.reward, steps.ended, next_value, settings.gamma)
+    targets = lambda_targets(steps.reward, steps.ended, steps.counted, next_value, settings.gamma, settings.td_lambda)
+    return jax.lax.stop_gradient(targets)
 
 
 def one_step_targets(

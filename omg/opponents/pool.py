@@ -29,8 +29,10 @@ ARCHITECTURE = (
     "policy_model",
     "rnn_hidden_dim",
     "rnn_cell",
+    "layer_norm",
     "agent_output_type",
     "action_selector",
+    "test_greedy",
     "obs_last_action",
     "obs_agent_id",
 )

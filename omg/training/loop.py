@@ -1,6 +1,7 @@
-"""The compiled training loop: collect, insert, sample, update. One call runs as many iterations as the caller asks for.
+"""The compiled training loop: collect, store, sample, update. On-policy learners update on what was just collected.
 
-Tests run in the same compiled program: an iteration in test mode plays one collection and learns nothing.
+One call runs as many iterations as the caller asks for. Tests run in the same compiled program: an iteration in test
+mode plays one collection and learns nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from jaxtyping import Array, Int
 from omg.components.episode_buffer import EpisodeBatch, ReplayBuffer
 from omg.learners.base import Learner, LearnerState, Metrics
 from omg.runners import EpisodeStats
-from omg.training.settings import LoopSettings
+from omg.training.settings import LoopSettings, ReplaySettings
 
 T_ENV_MAX = 2**31 - 1
 """Where the compiled step counter saturates; all schedules have ended by then, and the caller counts on."""
@@ -27,7 +28,8 @@ class TrainState(NamedTuple):
     """Everything that learning changes. With several seeds every array has a leading seed axis."""
 
     learner: LearnerState
-    replay: EpisodeBatch
+    replay: EpisodeBatch | tuple[()]
+    """Empty for on-policy learners."""
     t_env: Int[Array, ""]
 
 
@@ -43,17 +45,24 @@ class Totals(NamedTuple):
 
 
 class TrainingLoop:
-    """Static: shapes, components, seeds. `init` makes a state, `run` advances it."""
+    """Static: shapes, components, seeds. `init` makes a state, `run` advances it. An on-policy learner has no
+    replay: its `buffer` says only what a collection looks like."""
 
     at_most: int | None = None
     """The largest number of iterations per call, if there is one."""
 
-    def __init__(self, runner: Any, buffer: ReplayBuffer, learner: Learner, settings: LoopSettings, seeds: list[int]):
-        self.runner = runner
-        self.buffer = buffer
-        self.learner = learner
-        self.settings = settings
-        self.seeds = seeds
+    def __init__(
+        self,
+        runner: Any,
+        buffer: ReplayBuffer,
+        learner: Learner,
+        settings: LoopSettings,
+        seeds: list[int],
+        replay: ReplaySettings | None = None,
+    ):
+        self.runner, self.learner, self.settings, self.seeds = runner, learner, settings, seeds
+        self.buffer, self.replay = buffer, replay
+        self.updates_per_iteration = replay.updates_per_iteration if replay else 1
         self.each = runner.each
         keys = jnp.stack([jax.random.key(seed) for seed in seeds])
         self.keys = keys[0] if runner.n_seeds is None else keys
@@ -61,7 +70,10 @@ class TrainingLoop:
         self.lengths = bucket_lengths(spec.episode_limit, settings.length_buckets)
         self.collected = runner.batch_size
         """Episodes per iteration: `batch_size_run`, for one agent with frozen partners times the seats."""
-        self.sampled = settings.batch_size * (spec.n_agents if learner.focal else 1)
+        self.sampled = self.collected
+        """Episodes per update: `batch_size`, for one agent with frozen partners times the seats."""
+        if replay:
+            self.sampled = replay.batch_size * (spec.n_agents if learner.focal else 1)
         self.steps_per_iteration = self.collected * spec.episode_limit
         # A planner's tests search more than its training: two programs. All others test in the training program.
         planner = learner.mac.plans
@@ -71,7 +83,7 @@ class TrainingLoop:
     def init(self) -> TrainState:
         def one(key: Array) -> TrainState:
             learner = self.learner.init(jax.random.fold_in(key, 0))
-            return TrainState(learner, self.buffer.init(), jnp.zeros((), jnp.int32))
+            return TrainState(learner, self.buffer.init() if self.replay else (), jnp.zeros((), jnp.int32))
 
         return jax.jit(self.each(one))(self.keys)
 
@@ -172,15 +184,17 @@ class TrainingLoop:
         self, state: TrainState, batch: EpisodeBatch, stats: EpisodeStats, episode: Array, k_sample: Array, test: Array
     ) -> tuple[TrainState, Totals]:
         """Stores what was played, and learns; in a test neither."""
-        insert = self.each(self.buffer.insert_episode_batch, in_axes=(0, 0, None, None))
-        ready = ~test & self.buffer.can_sample(self.sampled, episode + self.collected)
+        ready, replay = ~test, state.replay
+        if self.replay:
+            ready &= self.buffer.can_sample(self.sampled, episode + self.collected)
+            insert = self.each(self.buffer.insert_episode_batch, in_axes=(0, 0, None, None))
+            replay = insert(replay, batch, episode, test)
         steps = stats.lengths.sum(-1)
         t_env = jnp.minimum(state.t_env, T_ENV_MAX - self.steps_per_iteration) + jnp.where(test, 0, steps)
-        replay = insert(state.replay, batch, episode, test)
         state = TrainState(state.learner, replay, t_env)
         learner, metrics = jax.lax.cond(
             ready,
-            lambda s: self._learn(s, k_sample, episode),
+            lambda s: self._learn(s, batch, k_sample, episode),
             lambda s: (s.learner, self._no_metrics()),
             state,
         )
@@ -196,45 +210,47 @@ class TrainingLoop:
             shortest = min(self.lengths)
 
             def update(state: TrainState, key: Array) -> Metrics:
-                cut = self.each(lambda r: jax.tree.map(lambda x: x[: self.sampled], r).truncate(shortest))
-                return self.each(self.learner.gradient)(state.learner, cut(state.replay), state.t_env, key)[1]
+                def batch(k: Array) -> EpisodeBatch:
+                    return jax.tree.map(lambda x: x[: self.sampled], self.buffer.init()).truncate(shortest)
+
+                return self.each(self.learner.gradient)(state.learner, self.each(batch)(key), state.t_env, key)[1]
 
             self._shapes = jax.eval_shape(update, state, key)
         return self._shapes
 
-    def _learn(self, state: TrainState, keys: Array, before: Array) -> tuple[LearnerState, Metrics]:
-        """All updates of one iteration; the metrics are their sums."""
-        s = self.settings
+    def _learn(
+        self, state: TrainState, fresh: EpisodeBatch, keys: Array, before: Array
+    ) -> tuple[LearnerState, Metrics]:
+        """All updates of one iteration, on samples or on what was just collected; the metrics are their sums."""
         now = before + self.collected
 
         def update(u: Array | int, learner: LearnerState) -> tuple[LearnerState, Metrics]:
             k_sample, k_train = self._two(self.each(lambda key: jax.random.split(jax.random.fold_in(key, u)))(keys))
+            if not self.replay:
+                return self._train(learner, fresh, state.t_env, k_train)
             sample = self.each(lambda store, key: self._sample(store, now, key))
-            # Each update of an iteration stands for an equal share of the episodes just collected.
-            since, until = (before + self.collected * k // s.updates_per_iteration for k in (u, u + 1))
-            return self._train(learner, sample(state.replay, k_sample), state.t_env, since, until, k_train)
+            return self._train(learner, sample(state.replay, k_sample), state.t_env, k_train)
 
-        if s.updates_per_iteration == 1:
+        if self.updates_per_iteration == 1:
             return update(0, state.learner)
 
         def body(u: Array, carry: tuple[LearnerState, Metrics]) -> tuple[LearnerState, Metrics]:
             learner, metrics = update(u, carry[0])
             return learner, jax.tree.map(jnp.add, carry[1], metrics)
 
-        return jax.lax.fori_loop(0, s.updates_per_iteration, body, (state.learner, self._no_metrics()))
+        return jax.lax.fori_loop(0, self.updates_per_iteration, body, (state.learner, self._no_metrics()))
 
     def _two(self, keys: Array) -> tuple[Array, Array]:
         return (keys[0], keys[1]) if self.runner.n_seeds is None else (keys[:, 0], keys[:, 1])
 
     def _sample(self, store: EpisodeBatch, episode: Array, key: Array) -> EpisodeBatch:
-        size = self.settings.batch_size
         if self.learner.focal:
             seats = self.runner.env.spec.n_agents
-            return self.buffer.sample_seats(store, size, episode, key, seats, self.collected)
-        return self.buffer.sample(store, size, episode, key)
+            return self.buffer.sample_seats(store, self.sampled // seats, episode, key, seats, self.collected)
+        return self.buffer.sample(store, self.sampled, episode, key)
 
-    def _train(self, learner: LearnerState, batch: EpisodeBatch, t_env: Array, since: Array, until: Array, keys: Array):
-        """One update on a sample truncated to its longest episode, rounded up to one of the static lengths."""
+    def _train(self, learner: LearnerState, batch: EpisodeBatch, t_env: Array, keys: Array):
+        """One update on a batch truncated to its longest episode, rounded up to one of the static lengths."""
         gradient = self.each(self.learner.gradient)
 
         def at_length(steps: int):
@@ -246,14 +262,13 @@ class TrainingLoop:
         longest = self.each(EpisodeBatch.max_t_filled)(batch).max()
         bucket = jnp.searchsorted(jnp.array(self.lengths), longest)
         found, metrics = jax.lax.switch(bucket, [at_length(steps) for steps in self.lengths], learner, batch)
-        apply = self.each(self.learner.apply, in_axes=(0, 0, None, None))
-        return apply(learner, found, since, until), metrics
+        return self.each(self.learner.apply)(learner, found, t_env), metrics
 
     def _totals(self, metrics: Metrics, ready: Array, stats: EpisodeStats) -> Totals:
         # Rewards combine linearly over agents, so returns combine as rewards do.
         team = self.runner.env.spec.team_reward(stats.agent_returns)
         shape = () if self.runner.n_seeds is None else (self.runner.n_seeds,)
-        updates = jnp.where(ready, self.settings.updates_per_iteration, 0)
+        updates = jnp.where(ready, self.updates_per_iteration, 0)
         return Totals(
             metrics=metrics,
             updates=jnp.broadcast_to(updates, shape),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from omg.utils.settings import UserError, setting
+from omg.utils.settings import T_MAX_HELP, UserError, setting
 
 
 @dataclass(frozen=True)
@@ -13,6 +13,9 @@ class RunSettings:
     env: str = setting("foraging", "environment (omg list)")
     env_args: dict = setting({}, "settings of the environment")
     env_config: str = setting("foraging", "name of the environment's configuration; set by --env-config")
+    preset: str | None = setting(
+        None, "defaults of another program: pymarl; an environment's tuned settings are then not used"
+    )
     runner: str = setting("vector", "runner: vector (compiled), episode (one in Python) or parallel (one process each)")
     worker_timeout: float = setting(
         120.0, "runner parallel: seconds without an answer until a process is replaced", above=0
@@ -21,7 +24,7 @@ class RunSettings:
     learner: str = setting("q_learner", "learner (omg list)")
     seed: int = setting(1, "random seed", low=0, high=2**31 - 1)
     seeds: int = setting(1, "number of seeds trained in one program: seed, seed+1, …", above=0)
-    t_max: int = setting(200_000, "environment steps of the run (with frozen partners: for each seat)", above=0)
+    t_max: int = setting(200_000, T_MAX_HELP, above=0)
     test_interval: int = setting(20_000, "environment steps between tests", above=0)
     test_nepisode: int = setting(64, "episodes per test", above=0)
     log_interval: int = setting(5_000, "environment steps between logged points", above=0)
@@ -58,12 +61,18 @@ class RunSettings:
 
 @dataclass(frozen=True)
 class LoopSettings:
-    batch_size_run: int = setting(1, "parallel environments (with frozen partners: for each seat)", above=0)
+    batch_size_run: int = setting(8, "parallel environments (with frozen partners: for each seat)", above=0)
+    length_buckets: int = setting(2, "number of static lengths to which batches are truncated", above=0)
+
+
+@dataclass(frozen=True)
+class ReplaySettings:
+    """Of learners that are not on-policy."""
+
     batch_size: int = setting(32, "episodes per update", above=0)
     buffer_size: int = setting(5000, "episodes in the replay buffer", above=0)
     buffer_gib: float = setting(4.0, "limit of the replay buffer's memory in GiB (each seed)", above=0)
-    updates_per_iteration: int = setting(1, "updates after each collection of batch_size_run episodes", above=0)
-    length_buckets: int = setting(2, "number of static lengths to which samples are truncated", above=0)
+    updates_per_iteration: int = setting(4, "updates after each collection of batch_size_run episodes", above=0)
 
 
 @dataclass(frozen=True)

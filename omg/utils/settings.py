@@ -9,6 +9,8 @@ import types
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+import yaml
+
 T = TypeVar("T")
 
 
@@ -150,9 +152,31 @@ def describe(hint: Any) -> str:
     return " or ".join(described)
 
 
+T_MAX_HELP = "environment steps of the run (with frozen partners: for each seat)"
+"""Schedules read `t_max`, too; with frozen partners they are given the steps of all seats."""
+
+
 @dataclasses.dataclass(frozen=True)
 class ReturnSettings:
     """What every learner and planner means by a return."""
 
     gamma: float = setting(0.99, "discount factor", low=0, high=1)
     reward_scale: float = setting(1.0, "rewards are multiplied by this for learning; reported returns are not", above=0)
+
+
+def as_yaml(classes: Mapping[str, type]) -> str:
+    """`configs/default.yaml`: every setting with its default and help text, as the dataclasses declare them."""
+    lines = [
+        "# Generated from the settings in the code (make defaults). The YAML files of environment and algorithm and",
+        "# the command line are merged over these defaults, in that order.",
+    ]
+    shown: set[str] = set()
+    for owner, cls in classes.items():
+        new = [option for option in options_of(cls) if option["name"] not in shown]
+        if new:
+            lines.append(f"\n# --- {owner}")
+        for option in new:
+            shown.add(option["name"])
+            entry = yaml.safe_dump({option["name"]: option["default"]}, default_flow_style=True, width=200)
+            lines.append(f"{entry.strip()[1:-1]:<30} # {option['help']}")
+    return "\n".join(lines) + "\n"

@@ -162,6 +162,24 @@ def test_a_fleeing_prey_is_harder_to_catch_than_a_still_one():
     assert scripted_return(flees, "chase", 128) < scripted_return(still, "chase", 128)
 
 
+def test_own_touches_add_up_to_the_teams():
+    """`credit` changes who is paid for a touch, not how often the prey is touched."""
+    own, team = (make("predator_prey", prey="still", approach=0.0, credit=credit) for credit in ("own", "team"))
+    assert (own.spec.game_type, team.spec.game_type) == ("mixed", "cooperative")
+    state, _ = own.reset(jax.random.key(0))
+    game = state[0]
+    # The first predator touches the prey, the second is beside it, the third far away.
+    near = game.p_pos[3] + jnp.array([[0.05, 0.0], [0.0, own.touching * 1.5], [1.5, 0.0]])
+    state = (game.replace(p_pos=game.p_pos.at[:3].set(near), p_vel=game.p_vel * 0), state[1])
+    stay = jnp.zeros(3, jnp.int32)
+    _, mine = jax.jit(own.step)(state, stay, jax.random.key(1))
+    _, ours = jax.jit(team.step)(state, stay, jax.random.key(1))
+    assert mine.reward.tolist() == [10.0, 0.0, 0.0]
+    assert ours.reward.tolist() == [10.0, 10.0, 10.0]
+    assert own.spec.team_reward(mine.reward) == team.spec.team_reward(ours.reward)
+    assert mine.info["catches"] == ours.info["catches"] == 1
+
+
 def test_the_two_step_game_pays_what_the_paper_says():
     env = make("matrix_game", states=TWO_STEP)
     for first, second, expected in (((0, 1), (1, 1), 7.0), ((1, 0), (1, 1), 8.0), ((1, 1), (0, 1), 1.0)):

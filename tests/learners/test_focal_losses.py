@@ -9,6 +9,7 @@ from omg.components.episode_buffer import all_agents, refine, time_first
 from omg.controllers import BasicMAC
 from omg.envs import make
 from omg.learners import OMGLearner, PPOLearner, QLearner, QLearner4AM
+from omg.learners.on_policy import chop
 from omg.learners.td import steps_of
 from omg.modules.am.omg_am import Chosen
 from omg.modules.vae import VAE, Gaussian, kl
@@ -152,22 +153,23 @@ def test_two_networks_in_one_scan_equal_two_scans(foraging, batch, target_subgoa
 
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
 def test_chunks_start_from_the_recurrent_state_while_acting(foraging, batch, cell):
-    """Before any update, chunks of 5 of 12 steps have probability ratios of 1 and the values of whole episodes."""
+    """Before any update, chunks of 4 of 12 steps have probability ratios of 1 and the values of whole episodes."""
     config = CONFIG | {"rnn_cell": cell, "seq_len": 5, "agent_output_type": "pi_logits"}
     learner = PPOLearner(foraging.spec, BasicMAC(foraging.spec, config), config)
-    params = jax.jit(learner.init)(KEY).params
-    focal = all_agents(batch[0], 2)
-    chunks, condition, metrics = jax.jit(learner.prepare)(params, {}, focal, jnp.int32(0), KEY)
-    assert chunks.inputs.shape[:2] == (5, 3 * 3)
+    state = jax.jit(learner.init)(KEY)
+    focal, params = all_agents(batch[0], 2), state.params
+    rollout, metrics = jax.jit(learner.prepare)(params, state.target, focal, jnp.int32(0), KEY)
+    chunks, starts = chop(5, 1, rollout.along, rollout.memory)
+    assert chunks.inputs.shape[:2] == (4, 3 * 3), "as even as possible"
     assert chunks.acted.sum() == focal.filled.sum()
-    _, found = learner.policy_loss(params, chunks)
+    _, found = learner.chunk_loss(params, chunks, starts)
     assert found["clipped"] == 0
     mean = float((chunks.advantage * chunks.acted).sum() / chunks.acted.sum())
     np.testing.assert_allclose(found["policy_loss"], -mean, atol=1e-5)
-    values = params["critic"].unroll(chunks.inputs, chunks.critic_memory)[0][..., 0]
+    values = params["critic"].unroll(chunks.inputs, starts.critic)[0][..., 0]
     value_mean = (values * chunks.acted).sum() / chunks.acted.sum()
     np.testing.assert_allclose(value_mean, metrics["value_mean"], rtol=1e-4, atol=1e-6)
-    assert condition.chosen is None
+    assert rollout.chosen is None
 
 
 @pytest.fixture(scope="module")
@@ -181,17 +183,18 @@ def hunters():
     return env, learner, jax.jit(learner.init)(KEY), episodes
 
 
-def test_chunks_of_20_steps_equal_the_whole_unroll(hunters):
-    """Step by step, with one network per seat: logits and values from the stored recurrent state on."""
+def test_chunks_equal_the_whole_unroll(hunters):
+    """8 chunks of 4 steps from episodes of 30, with one network per seat: logits and values step by step."""
     env, learner, state, episodes = hunters
     focal = all_agents(episodes, env.spec.n_agents)
-    chunks, condition, _ = jax.jit(learner.prepare)(state.params, {}, focal, jnp.int32(0), KEY)
+    rollout, _ = jax.jit(learner.prepare)(state.params, state.target, focal, jnp.int32(0), KEY)
+    chunks, starts = chop(4, 1, rollout.along, rollout.memory)
     seen = learner.mac.seen(focal)
-    for name, memory in (("agent", chunks.agent_memory), ("critic", chunks.critic_memory)):
-        whole = learner.mac.unroll_on(state.params[name], seen, condition.embedding).outputs[:-1]
+    for name, memory in starts._asdict().items():
+        whole = learner.mac.unroll_on(state.params[name], seen, jnp.zeros((*seen.own.shape[:-1], 0))).outputs[:-1]
         pieces = state.params[name].unroll(chunks.inputs, memory)[0]
-        assert pieces.shape[:2] == (20, 2 * 6)
-        joined = jnp.concatenate([pieces[:, :6], pieces[:, 6:]], 0)[: env.spec.episode_limit]
+        assert pieces.shape[:2] == (4, 8 * 6)
+        joined = jnp.concatenate(jnp.split(pieces, 8, axis=1), 0)[: env.spec.episode_limit]
         np.testing.assert_allclose(joined, whole, rtol=1e-5, atol=1e-6)
 
 
@@ -199,7 +202,7 @@ def test_the_rewards_of_one_agent_change_no_other_agents_network(hunters):
     """A whole update with one network per seat: only the networks of the agent with other rewards differ."""
     _, learner, state, episodes = hunters
     richer = episodes.with_fields(reward=episodes["reward"].at[:, :, 1].add(1.0))
-    step = jax.jit(lambda batch: learner.train(state, batch, jnp.int32(0), jnp.int32(0), jnp.int32(0), KEY)[0].params)
+    step = jax.jit(lambda batch: learner.train(state, batch, jnp.int32(0), KEY)[0].params)
     before, after = step(episodes), step(richer)
     for name in ("agent", "critic"):
         moved = [

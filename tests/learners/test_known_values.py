@@ -3,7 +3,9 @@
 Networks are stand-ins with fixed outputs. The learners' methods are called on plain objects that hold settings only.
 """
 
+import functools
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -21,10 +23,12 @@ from omg.envs.multiagentenv import Spec
 from omg.envs.stag_hunt import Hunt
 from omg.learners import td
 from omg.learners.am_learner import AMLearner, VAESettings
-from omg.learners.base import Learner, LearnerState, TargetSettings, clip_each
+from omg.learners.base import Learner, LearnerSettings, LearnerState, TargetSettings, clip_each
 from omg.learners.coma_learner import COMALearner, COMALearnerSettings
 from omg.learners.hop_learner import HopLearner, HopLearnerSettings, discounted, label
-from omg.learners.ppo_learner import Chunks, PPOLearner, PPOSettings, chop, normalised
+from omg.learners.on_policy import chop, shuffled
+from omg.learners.ppo_learner import Along, Memories, PPOLearner, PPOSettings, ReturnStatistics, normalised
+from omg.learners.pqn_learner import PQNLearner, PQNSettings
 from omg.learners.q_learner import QLearner, QLearnerSettings
 from omg.learners.q_learner_4am import QLearner4AM, QLearner4AMSettings
 from omg.learners.qtran_learner import QTranLearner, QTranLearnerSettings
@@ -94,6 +98,9 @@ class Fixed(eqx.Module):
         self.outputs = jnp.asarray(outputs, jnp.float32)
         self.hidden = jnp.zeros((*self.outputs.shape[:-1], 1)) if hidden is None else jnp.asarray(hidden, jnp.float32)
 
+    def init_hidden(self, batch, agents):
+        return jnp.zeros((batch, agents, 1))
+
     def unroll(self, inputs, hidden):
         return self.outputs, self.hidden
 
@@ -107,6 +114,9 @@ class FixedMAC:
 
     def unroll(self, params, batch):
         return Unrolled(params["agent"].outputs, params["agent"].hidden)
+
+    def unroll_with_target(self, params, target, batch):
+        return self.unroll(params, batch), self.unroll(target, batch)
 
     def unroll_on(self, network, seen, embedding):
         return Unrolled(network.outputs, network.hidden)
@@ -197,6 +207,20 @@ def test_one_step_targets_by_hand():
     value = jnp.array([4.0, 100.0])
     assert targets(value).tolist() == [3.0, 2.0]
     np.testing.assert_array_equal(jax.grad(lambda v: targets(v).sum())(value), 0.0)
+
+
+def test_q_learning_with_td_lambda_targets():
+    """Two steps with λ 0.5 and γ 0.5: y_1 = 2 + 0.5·8, y_0 = 1 + 0.5·(0.5·4 + 0.5·y_1); no gradient reaches values."""
+    ones = jnp.ones((2, 1))
+    steps = td.TeamSteps(jnp.array([[1.0], [2.0]]), 0 * ones, ones)
+
+    def targets(value, td_lambda=0.5):
+        return td.q_targets(steps, value, td.QSettings(gamma=0.5, td_lambda=td_lambda))
+
+    value = jnp.array([[4.0], [8.0]])
+    np.testing.assert_allclose(targets(value)[:, 0], [1 + 0.5 * (2 + 3), 6.0])
+    np.testing.assert_allclose(targets(value, 0.0)[:, 0], [3.0, 6.0])
+    assert not jax.grad(lambda v: targets(v).sum())(value).any()
 
 
 def test_lambda_targets_stop_at_the_last_step_of_an_episode():
@@ -351,29 +375,44 @@ def test_the_three_terms_of_qtran_by_hand():
         np.testing.assert_array_equal(gradients["agent"].outputs[0, 0, 1], [200 * nopt, 20 * opt])
 
 
-# --- PPO
+# --- PPO and PQN
+
+
+class Entries(NamedTuple):
+    """Anything along time."""
+
+    entry: jax.Array
+    filled: jax.Array
 
 
 def chunks_of(log_pi, advantage, avail_actions=None, returns=None, acted=None, counted=None):
     """Chunks of one step per entry, one chunk, one seat. The actions taken are all 0."""
     steps = len(log_pi)
-    ones = jnp.ones((steps, 1, 1))
+    ones, none = jnp.ones((steps, 1, 1)), jnp.zeros((steps, 1, 1, 1))
     avail = jnp.ones((steps, 2), bool) if avail_actions is None else jnp.asarray(avail_actions, bool)
-    return Chunks(
-        jnp.zeros((steps, 1, 1, 1)), avail[:, None, None], jnp.zeros((steps, 1, 1), jnp.int32), column(log_pi),
-        column(advantage), jnp.zeros((steps, 1, 1)) if returns is None else column(returns),
-        ones if acted is None else column(acted), ones if counted is None else column(counted),
-        jnp.zeros((1, 1, 1)), jnp.zeros((1, 1, 1)),
-    )  # fmt: skip
+    return Along(
+        inputs=none,
+        critic_inputs=none,
+        avail_actions=avail[:, None, None],
+        actions=jnp.zeros((steps, 1, 1), jnp.int32),
+        log_pi=column(log_pi),
+        advantage=column(advantage),
+        returns=jnp.zeros((steps, 1, 1)) if returns is None else column(returns),
+        filled=ones,
+        acted=ones if acted is None else column(acted),
+        counted=ones if counted is None else column(counted),
+    )
 
 
 def ppo(logits, chunks, values=None, **settings):
-    stub = SimpleNamespace(settings=PPOSettings(**settings))
-    logits = jnp.asarray(logits, jnp.float32)
+    stub = SimpleNamespace(settings=PPOSettings(**settings), focal=False)
+    stub.values = lambda outputs, seats: PPOLearner.values(stub, outputs, seats)
+    logits, memory = jnp.asarray(logits, jnp.float32), jnp.zeros((1, 1, 1))
     critic = Fixed(jnp.zeros((len(logits), 1, 1, 1)) if values is None else column(values)[..., None])
 
     def loss(logits):
-        return PPOLearner.policy_loss(stub, {"agent": Fixed(logits[:, None, None]), "critic": critic}, chunks)
+        params = {"agent": Fixed(logits[:, None, None]), "critic": critic}
+        return PPOLearner.chunk_loss(stub, params, chunks, Memories(memory, memory))
 
     (loss, metrics), slope = jax.jit(jax.value_and_grad(loss, has_aux=True))(logits)
     return loss, metrics, slope
@@ -451,14 +490,35 @@ def test_prosocial_agents_go_on_earning_after_they_left():
 def test_chunks_are_consecutive_stretches_and_the_last_one_is_padded_with_masked_steps():
     """Five steps of two episodes in chunks of two: entry 10·t + b."""
     entry = (10.0 * jnp.arange(5)[:, None] + jnp.arange(2))[..., None]
-    along = (entry[..., None], jnp.ones((5, 2, 1, 2), bool), entry.astype(jnp.int32), *(entry,) * 3, entry + 1, entry)
-    chunks = jax.jit(lambda *x: chop(2, along, x))(entry[..., None], entry[..., None] + 100)
-    expected = [[0, 1, 20, 21, 40, 41], [10, 11, 30, 31, 0, 0]]
-    np.testing.assert_array_equal(chunks.returns[..., 0], expected)
-    np.testing.assert_array_equal(chunks.actions[..., 0], expected)
-    np.testing.assert_array_equal(chunks.acted[1, 4:, 0], 0)
-    np.testing.assert_array_equal(chunks.agent_memory[:, 0, 0], [0, 1, 20, 21, 40, 41])
-    np.testing.assert_array_equal(chunks.critic_memory[:, 0, 0], [100, 101, 120, 121, 140, 141])
+    along = Entries(entry, jnp.ones((5, 2, 1)))
+    chunks, starts = jax.jit(lambda x: chop(2, 4, along, x))((entry[..., None], entry[..., None] + 100))
+    np.testing.assert_array_equal(chunks.entry[..., 0], [[0, 1, 20, 21, 40, 41, 0, 0], [10, 11, 30, 31, 0, 0, 0, 0]])
+    np.testing.assert_array_equal(chunks.filled[..., 0], [[1] * 6 + [0, 0], [1] * 4 + [0] * 4])
+    np.testing.assert_array_equal(starts[0][:, 0, 0], [0, 1, 20, 21, 40, 41, 0, 0])
+    np.testing.assert_array_equal(starts[1][:, 0, 0], [100, 101, 120, 121, 140, 141, 0, 0])
+
+
+def test_chunks_without_any_step_come_last_in_every_random_order():
+    filled = jnp.array([True, False, True, True, False, True])
+    orders = np.asarray(jax.jit(jax.vmap(lambda k: shuffled(filled, k)))(jax.random.split(KEY, 50)))
+    assert {tuple(sorted(order[:4])) for order in orders} == {(0, 2, 3, 5)}
+    assert len({tuple(order[:4]) for order in orders}) > 10
+
+
+def test_returns_are_normalised_by_running_statistics():
+    """After one batch its own mean and deviation; after the second a weighted mean of both, free of bias."""
+    none = ReturnStatistics.none()
+    assert [float(x) for x in none.scale()] == [0.0, 1.0]
+    first = none.updated(jnp.array([1.0, 3.0, 99.0]), jnp.array([1.0, 1.0, 0.0]))
+    np.testing.assert_allclose(first.scale(), [2.0, 1.0], rtol=1e-5)
+    second = first.updated(jnp.array([5.0, 9.0]), jnp.ones(2))
+    weights = np.array([0.99, 1.0]) / 1.99
+    mean, square = weights @ [2.0, 7.0], weights @ [5.0, 53.0]
+    np.testing.assert_allclose(second.scale(), [mean, np.sqrt(square - mean**2)], rtol=1e-4)
+    each = ReturnStatistics.none(2).updated(
+        jnp.array([[[1.0, 10.0]], [[3.0, 99.0]]]), jnp.array([[[1.0, 1]], [[1, 0]]])
+    )
+    np.testing.assert_allclose(each.scale()[0], [2.0, 10.0], rtol=1e-5, err_msg="every seat by itself")
 
 
 def advantages_by_hand(reward, value, ended, steps, gamma, gae_lambda):
@@ -483,21 +543,26 @@ def test_generalised_advantages_by_a_loop(bootstrap, cooperative):
     alive[1, 2:, 0] = 0
     batch = focal(episodes(reward, filled, terminated, alive))
     settings = PPOSettings(
-        gamma=0.9, gae_lambda=0.7, seq_len=4, bootstrap_at_limit=bootstrap, reward_scale=0.5, ppo_epochs=1
+        gamma=0.9, gae_lambda=0.7, seq_len=4, bootstrap_at_limit=bootstrap, reward_scale=0.5, value_norm=False
     )
     stub = SimpleNamespace(
-        settings=settings, mac=FixedMAC(), artifacts={}, spec=spec_of(), shared_reward=cooperative, per_seat=True
-    )
-    stub.mixed_reward = lambda reward: PPOLearner.mixed_reward(stub, reward)
-    critic = Fixed(np.swapaxes(values, 0, 1)[..., None], np.swapaxes(values, 0, 1)[..., None] + 7)
+        settings=settings, mac=FixedMAC(), artifacts={}, spec=spec_of(), shared_reward=cooperative, per_seat=True,
+        focal=False,
+    )  # fmt: skip
+    for name in ("mixed_reward", "values", "critic_inputs"):
+        setattr(stub, name, functools.partial(getattr(PPOLearner, name), stub))
+    outputs = (np.swapaxes(values, 0, 1)[..., None] - 1) / 2
+    critic = Fixed(outputs, outputs + 7)
     agent = Fixed(np.zeros((5, 3, 2, 2)), np.ones((5, 3, 2, 1)))
 
     @jax.jit
     def prepare(params, batch):
-        return PPOLearner.prepare(stub, params, {}, batch, jnp.int32(0), KEY)
+        # The critic's outputs have half the scale of returns, and are 1 too low.
+        statistics = ReturnStatistics(jnp.float32(1.0), jnp.float32(5.0), jnp.float32(1.0))
+        return PPOLearner.prepare(stub, params, {"returns": statistics}, batch, jnp.int32(0), KEY)
 
-    chunks, _, metrics = prepare({"agent": agent, "critic": critic}, batch)
-    chunks = jax.tree.map(np.asarray, chunks)
+    rollout, metrics = prepare({"agent": agent, "critic": critic}, batch)
+    chunks = jax.tree.map(np.asarray, rollout.along)
     advantages, seen_values = [[], []], []
     for b in range(3):
         for i in range(2):
@@ -508,7 +573,7 @@ def test_generalised_advantages_by_a_loop(bootstrap, cooperative):
             found = advantages_by_hand(0.5 * reward[b, :, i], values[b, :, i], ended, steps[b], 0.9, 0.7)
             counted = [t for t in range(steps[b]) if cooperative or alive[b, t, i]]
             np.testing.assert_allclose(
-                np.asarray(chunks.returns)[counted, b, i], (found + values[b, : steps[b], i])[counted], rtol=1e-5
+                2 * chunks.returns[counted, b, i] + 1, (found + values[b, : steps[b], i])[counted], rtol=1e-4
             )
             acted = [t for t in range(steps[b]) if alive[b, t, i]]
             advantages[i] += [(t, b, found[t]) for t in acted]
@@ -521,15 +586,60 @@ def test_generalised_advantages_by_a_loop(bootstrap, cooperative):
         np.testing.assert_allclose(found, (raw - raw.mean()) / raw.std(), rtol=1e-4)
     np.testing.assert_allclose(metrics["value_mean"], np.mean(seen_values), rtol=1e-5)
     np.testing.assert_allclose(chunks.log_pi, np.log(0.5), rtol=1e-6)
-    for memory in (chunks.agent_memory, chunks.critic_memory):
-        np.testing.assert_array_equal(memory, 0.0, err_msg="the state before the first step")
+    for memory in rollout.memory:
+        np.testing.assert_array_equal(memory[0], 0.0, err_msg="the state before the first step")
 
 
-def test_ppos_loss_includes_the_agent_models_loss():
-    stub = SimpleNamespace(mac=FixedMAC(), policy_loss=lambda params, chunks: (jnp.float32(1.0), {}))
-    batch = focal(episodes(**STEP))
-    loss, _ = PPOLearner.total_loss(stub, {}, None, batch, Conditioning(jnp.zeros((2, 1, 2, 0))), KEY)
+def test_the_loss_of_on_policy_learners_includes_the_agent_models_loss():
+    stub = SimpleNamespace(mac=FixedMAC(), chunk_loss=lambda params, chunks, starts: (jnp.float32(1.0), {}))
+    loss, _ = PPOLearner.total_loss(stub, {}, None, None, focal(episodes(**STEP)), None, KEY)
     assert loss == 1.25
+
+
+def test_a_central_critic_values_the_team_once_or_every_agent():
+    """In a cooperative game one value for all; otherwise one output per agent. Its input is the global state."""
+    outputs = jnp.arange(3.0).reshape(3, 1, 1, 1)
+    stub = SimpleNamespace(settings=PPOSettings(central_critic=True), focal=False)
+    np.testing.assert_array_equal(PPOLearner.values(stub, outputs, 2)[:, 0], [[0, 0], [1, 1], [2, 2]])
+    each = jnp.array([[[[5.0, 7.0]]]])
+    np.testing.assert_array_equal(PPOLearner.values(stub, each, 2)[0, 0], [5, 7])
+    for game_type, values in (("cooperative", 1), ("mixed", 2)):
+        spec = spec_of(game_type=game_type)
+        config = {"central_critic": True, "agent_output_type": "pi_logits", "rnn_hidden_dim": 4}
+        learner = PPOLearner(spec, BasicMAC(spec, config), config)
+        critic = jax.eval_shape(learner.new_critic, KEY)
+        assert critic.fc1.weight.shape == (spec.state_size, 4)
+        assert critic.fc2.weight.shape == (4, values)
+
+
+def test_the_td_lambda_targets_of_pqn_by_a_loop():
+    """The next value is the best one of the online network; with a mixer it is the sum over agents."""
+    rng = np.random.default_rng(1)
+    q, reward = rng.normal(size=(4, 1, 2, 2)), rng.normal(size=(1, 4, 2))
+    batch = focal(episodes(reward, [[1, 1, 1, 0]], [[0, 0, 1, 0]]))
+    for mixer in (None, "vdn"):
+        stub = SimpleNamespace(
+            settings=PQNSettings(gamma=0.9, td_lambda=0.7, mixer=mixer), mac=FixedMAC(), artifacts={}, focal=False,
+            spec=spec_of(game_type="mixed"), shared_reward=False, mixer_class=mixer,
+        )  # fmt: skip
+        params = {"agent": Fixed(q, np.ones((4, 1, 2, 1))), "mixer": lambda q, state: q.sum(-1)}
+        rollout, _ = PQNLearner.prepare(stub, params, {}, batch, jnp.int32(0), KEY)
+        value, r = q.max(-1)[:, 0], reward[0]
+        if mixer:
+            value, r = value.sum(-1, keepdims=True), r.sum(-1, keepdims=True)
+        later, expected = np.zeros(value.shape[1:]), {}
+        for t in reversed(range(3)):
+            ended = t == 2
+            expected[t] = later = r[t] + 0.9 * (0 if ended else 1) * (0.3 * value[t + 1] + 0.7 * later)
+        for t in range(3):
+            np.testing.assert_allclose(rollout.along.targets[t, 0], expected[t], rtol=1e-5)
+
+
+def test_the_learning_rate_falls_linearly_with_the_steps_of_the_run():
+    for t_env, left in ((0, 1.0), (50, 0.5), (100, 0.0), (500, 0.0)):
+        stub = SimpleNamespace(settings=LearnerSettings(lr_decay=True, t_max=100))
+        assert Learner.decayed(stub, jnp.float32(3.0), jnp.int32(t_env)) == 3.0 * left
+    assert Learner.decayed(SimpleNamespace(settings=LearnerSettings(lr_decay=False)), 3.0, jnp.int32(50)) == 3.0
 
 
 # --- COMA
@@ -961,15 +1071,12 @@ def test_every_network_and_every_seat_is_clipped_by_itself():
     np.testing.assert_allclose(clipped["seats"].seats.fc1.weight[0], 0.01)
 
 
-@pytest.mark.parametrize(
-    ("since", "episode", "copied"), [(0, 9, False), (9, 10, True), (10, 19, False), (8, 25, True), (0, 0, False)]
-)
-def test_target_networks_are_copied_when_an_interval_of_episodes_has_passed(since, episode, copied):
+@pytest.mark.parametrize(("updates", "copied"), [(9, False), (10, True), (11, False), (20, True)])
+def test_target_networks_are_copied_after_every_interval_of_updates(updates, copied):
     stub = SimpleNamespace(settings=TargetSettings(target_update_interval=10))
     stub.target_of = lambda params: {"agent": params["agent"]}
     params, frozen = {"agent": jnp.array(1.0), "cvae": jnp.array(2.0)}, {"agent": jnp.array(0.0), "vae": 7}
-    state = LearnerState(params, frozen, None, 0)
-    target = Learner.refresh_target(stub, state, jnp.int32(since), jnp.int32(episode)).target
+    target = Learner.refresh_target(stub, LearnerState(params, frozen, None, jnp.int32(updates))).target
     assert target["agent"] == float(copied)
     assert target.keys() == {"agent", "vae"}
     assert target["vae"] == 7

@@ -16,7 +16,14 @@ from omg.learners.td import lambda_targets
 from tests.conftest import play
 
 KEY = jax.random.key(0)
-CONFIG = {"rnn_hidden_dim": 4, "gamma": 0.9, "critic_hidden_dim": 6, "mixing_embed_dim": 4, "hypernet_embed": 4}
+CONFIG = {
+    "rnn_hidden_dim": 4,
+    "gamma": 0.9,
+    "td_lambda": 0.0,
+    "critic_hidden_dim": 6,
+    "mixing_embed_dim": 4,
+    "hypernet_embed": 4,
+}
 
 
 @pytest.fixture(scope="module")
@@ -199,7 +206,7 @@ def test_lambda_0_gives_one_step_targets_and_lambda_1_monte_carlo_returns():
 def test_updates_lower_the_loss_and_are_counted(foraging, batch):
     learner, _, _ = learner_of(QLearner, foraging.spec, mixer="qmix", lr=1e-3)
     state = jax.jit(learner.init)(jax.random.key(0))
-    step = jax.jit(lambda s: learner.train(s, batch, jnp.int32(0), jnp.int32(0), jnp.int32(1), KEY))
+    step = jax.jit(lambda s: learner.train(s, batch, jnp.int32(0), KEY))
     losses = []
     for _ in range(21):
         state, metrics = step(state)

@@ -114,11 +114,10 @@ def eta(t_env, n_agents=1, **config):
 
 
 def test_eta_falls_from_start_to_finish():
-    """By default over 30 % of all steps: `t_max` for every seat of the focal agent."""
+    """By default over 30 % of all steps."""
     assert eta(0) == 1.0
     assert eta(150) == pytest.approx(0.5)
     assert eta(300) == eta(999) == 0.0
-    assert eta(150, n_agents=2) == pytest.approx(0.75)
     given = {"eta_start": 0.8, "eta_finish": 0.2, "eta_anneal_time": 10}
     assert eta(5, n_agents=2, **given) == pytest.approx(0.5)
     assert eta(10**6, **given) == pytest.approx(0.2)

@@ -20,7 +20,8 @@ from omg.utils import checkpoints
 from omg.utils.settings import UserError
 
 ARCHITECTURE = {
-    "policy_model": "rnn", "rnn_hidden_dim": 4, "rnn_cell": "gru", "agent_output_type": "q",
+    "policy_model": "rnn", "rnn_hidden_dim": 4, "rnn_cell": "gru", "layer_norm": True, "agent_output_type": "q",
+    "test_greedy": True,
     "action_selector": "epsilon_greedy", "obs_last_action": True, "obs_agent_id": True,
 }  # fmt: skip
 

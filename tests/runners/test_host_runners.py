@@ -177,6 +177,7 @@ def test_the_model_is_saved_before_a_run_ends_because_its_environments_fail(tmp_
         "--config=iql",
         "--env-config=battle",
         "--runner=episode",
+        "--batch_size_run=1",
         "--rnn_hidden_dim=16",
         "--batch_size=2",
     ]

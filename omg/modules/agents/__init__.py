@@ -9,4 +9,4 @@ Agent = RNNAgent | IDVRNNAgent
 
 REGISTRY: dict[str, Any] = {"rnn": RNNAgent, "idv_rnn": IDVRNNAgent, "duelling_rnn": DuellingRNNAgent}
 
-__all__ = ["REGISTRY", "Agent", "AgentSettings", "IDVRNNAgent"]
+__all__ = ["REGISTRY", "Agent", "AgentSettings", "IDVRNNAgent", "RNNAgent"]

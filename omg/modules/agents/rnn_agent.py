@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from omg.components.layers import GRU, LSTM, Linear
+from omg.components.layers import GRU, LSTM, LayerNorm, Linear
 from omg.utils.settings import setting
 
 
@@ -18,6 +19,12 @@ from omg.utils.settings import setting
 class AgentSettings:
     rnn_hidden_dim: int = setting(64, "units of the recurrent layer", above=0)
     rnn_cell: Literal["gru", "lstm"] = setting("gru", "recurrent cell: gru or lstm")
+    layer_norm: bool = setting(True, "layer normalisation before the recurrent layer and before the outputs")
+    init: Literal["pytorch", "orthogonal"] = setting("orthogonal", "initial weights: pytorch (uniform) or orthogonal")
+
+
+OUTPUT_GAIN = 0.01
+"""Outputs start near zero: a policy almost uniform, action values not overestimated by their maximum."""
 
 
 class DuellingHead(eqx.Module):
@@ -26,10 +33,10 @@ class DuellingHead(eqx.Module):
     value: Linear
     advantage: Linear
 
-    def __init__(self, input_size: int, n_actions: int, key: Array):
+    def __init__(self, input_size: int, n_actions: int, key: Array, gain: float | None = None):
         k_value, k_advantage = jax.random.split(key)
-        self.value = Linear(input_size, 1, k_value)
-        self.advantage = Linear(input_size, n_actions, k_advantage)
+        self.value = Linear(input_size, 1, k_value, gain)
+        self.advantage = Linear(input_size, n_actions, k_advantage, gain)
 
     def __call__(self, x: Float[Array, "*rows input"]) -> Float[Array, "*rows action"]:
         advantage = self.advantage(x)
@@ -44,17 +51,30 @@ class RNNAgent(eqx.Module):
     fc1: Linear
     rnn: GRU | LSTM
     fc2: Linear | DuellingHead
+    norm_in: LayerNorm | None
+    norm_out: LayerNorm | None
 
     def __init__(self, input_size: int, n_actions: int, n_agents: int, settings: AgentSettings, key: Array):
         k_in, k_rnn, k_out = jax.random.split(key, 3)
-        hidden = settings.rnn_hidden_dim
-        self.fc1 = Linear(input_size, hidden, k_in)
-        self.rnn = (GRU if settings.rnn_cell == "gru" else LSTM)(hidden, hidden, k_rnn)
-        self.fc2 = self.make_head(hidden, n_actions, k_out)
+        hidden, orthogonal = settings.rnn_hidden_dim, settings.init == "orthogonal"
+        self.fc1 = Linear(input_size, hidden, k_in, math.sqrt(2) if orthogonal else None)
+        self.rnn = (GRU if settings.rnn_cell == "gru" else LSTM)(hidden, hidden, k_rnn, orthogonal)
+        self.fc2 = self.make_head(hidden, n_actions, k_out, OUTPUT_GAIN if orthogonal else None)
+        self.norm_in = LayerNorm(hidden) if settings.layer_norm else None
+        self.norm_out = LayerNorm(hidden) if settings.layer_norm else None
 
     @staticmethod
-    def make_head(hidden: int, n_actions: int, key: Array) -> Linear | DuellingHead:
-        return Linear(hidden, n_actions, key)
+    def make_head(hidden: int, n_actions: int, key: Array, gain: float | None) -> Linear | DuellingHead:
+        return Linear(hidden, n_actions, key, gain)
+
+    def enter(self, x: Float[Array, "*rows hidden"]) -> Float[Array, "*rows hidden"]:
+        """From the first layer's outputs to the recurrent layer's inputs."""
+        return jax.nn.relu(x if self.norm_in is None else self.norm_in(x))
+
+    def head(self, hidden: Float[Array, "*rows hidden"]) -> Float[Array, "*rows action"]:
+        """From the recurrent state to the outputs."""
+        x = self.rnn.output(hidden)
+        return self.fc2(x if self.norm_out is None else self.norm_out(x))
 
     def init_hidden(self, batch: int, n_agents: int) -> Float[Array, "batch agent hidden"]:
         return jnp.zeros((batch, n_agents, self.rnn.carry_size))
@@ -66,17 +86,17 @@ class RNNAgent(eqx.Module):
         seats: Int[Array, " agent"] | None = None,
     ) -> tuple[Float[Array, "*rows action"], Float[Array, "*rows hidden"]]:
         """One time step. `seats` is ignored: all seats share the weights."""
-        hidden = self.rnn.step(jax.nn.relu(self.fc1(inputs)), hidden)
-        return self.fc2(self.rnn.output(hidden)), hidden
+        hidden = self.rnn.step(self.enter(self.fc1(inputs)), hidden)
+        return self.head(hidden), hidden
 
     def unroll(
         self, inputs: Float[Array, "time batch agent input"], hidden: Float[Array, "batch agent hidden"]
     ) -> tuple[Float[Array, "time batch agent action"], Float[Array, "time batch agent hidden"]]:
         time, batch, n_agents, _ = inputs.shape
-        x = jax.nn.relu(self.fc1(inputs.reshape(time, batch * n_agents, -1)))
+        x = self.enter(self.fc1(inputs.reshape(time, batch * n_agents, -1)))
         hiddens = self.rnn.unroll(x, hidden.reshape(batch * n_agents, -1))
         hiddens = hiddens.reshape(time, batch, n_agents, -1)
-        return self.fc2(self.rnn.output(hiddens)), hiddens
+        return self.head(hiddens), hiddens
 
     def consider(
         self,
@@ -94,15 +114,15 @@ class RNNAgent(eqx.Module):
         shared = own @ self.fc1.weight[:split] + self.fc1.bias
         by_latent = jnp.pad((latents @ self.fc1.weight[split:])[1:], ((0, horizon - 1), (0, 0), (0, 0), (0, 0)))
         ahead = jnp.stack([by_latent[j : j + steps] for j in range(horizon)])
-        x = jax.nn.relu(shared + ahead)
+        x = self.enter(shared + ahead)
         if isinstance(self.rnn, LSTM):
             hidden = jnp.broadcast_to(hidden, (horizon, *hidden.shape))
-        return self.fc2(self.rnn.output(self.rnn.step(x, hidden)))
+        return self.head(self.rnn.step(x, hidden))
 
 
 class DuellingRNNAgent(RNNAgent):
     """The recurrent agent with a duelling head (`d3qn`)."""
 
     @staticmethod
-    def make_head(hidden: int, n_actions: int, key: Array) -> Linear | DuellingHead:
-        return DuellingHead(hidden, n_actions, key)
+    def make_head(hidden: int, n_actions: int, key: Array, gain: float | None) -> Linear | DuellingHead:
+        return DuellingHead(hidden, n_actions, key, gain)

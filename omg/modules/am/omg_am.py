@@ -20,7 +20,7 @@ from omg.components.layers import GRU, Linear, unroll_rows
 from omg.envs.multiagentenv import Spec
 from omg.modules.am.base import AgentModel, Conditioning, Inferred, Judge, Seen
 from omg.modules.vae import CVAE, VAE, Gaussian, VAESize, kl
-from omg.utils.settings import UserError, fill, setting
+from omg.utils.settings import T_MAX_HELP, UserError, fill, setting
 
 SubgoalMode = Literal["optimistic", "conservative", "random", "next", "fixed"]
 
@@ -45,7 +45,7 @@ class OMGSettings(VAESize):
     )
     vae_path: str | None = setting(None, "the pre-trained VAE; null: the newest one that fits (omg pretrain)")
     vae_latent_dim: int = setting(64, "latent size of the VAE", above=0)
-    t_max: int = setting(200_000, "environment steps of the run (with frozen partners: for each seat)", above=0)
+    t_max: int = setting(200_000, T_MAX_HELP, above=0)
 
     def __post_init__(self) -> None:
         if self.fixed_k > self.H:
@@ -58,6 +58,11 @@ class Chosen(NamedTuple):
     subgoal: Gaussian
     ahead: Float[Array, "time batch seat"]
     vae: VAE
+
+    def rows(self, ids: Int[Array, " row"]) -> Chosen:
+        """Only these episodes."""
+        subgoal, ahead = jax.tree.map(lambda x: x[:, ids], (self.subgoal, self.ahead))
+        return self._replace(subgoal=subgoal, ahead=ahead)
 
 
 class CondRNN(eqx.Module):
@@ -138,9 +143,9 @@ class OMGAM(AgentModel):
         return Conditioning(goals, Chosen(subgoal, steps_ahead, vae))
 
     def eta(self, t_env: Array) -> Float[Array, ""]:
-        """η falls linearly from `eta_start` to `eta_finish`. `t_max` counts the steps of each seat, `t_env` all."""
+        """η falls linearly from `eta_start` to `eta_finish`."""
         s = self.settings
-        duration = 0.3 * s.t_max * self.spec.n_agents if s.eta_anneal_time is None else s.eta_anneal_time
+        duration = 0.3 * s.t_max if s.eta_anneal_time is None else s.eta_anneal_time
         passed = jnp.clip(t_env / max(duration, 1), 0.0, 1.0)
         return s.eta_start + passed * (s.eta_finish - s.eta_start)
 

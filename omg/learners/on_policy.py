@@ -1,0 +1,163 @@
+"""What on-policy learners share: fresh episodes cut into chunks, and several passes of minibatches over them.
+
+One update cuts the episodes of a collection into equal chunks of at most `seq_len` steps, each starting from the
+recurrent state the network had there while acting, and makes `epochs` passes over the chunks that hold any step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Int
+
+from omg.components.episode_buffer import EpisodeBatch, FocalBatch, all_agents, refine
+from omg.controllers.basic_controller import BasicMAC
+from omg.learners.base import BootstrapSettings, Learner, LearnerState, Metrics, Params, clip_each
+from omg.modules.agents import IDVRNNAgent
+from omg.utils.settings import setting
+
+
+@dataclass(frozen=True)
+class OnPolicySettings(BootstrapSettings):
+    epochs: int = setting(4, "passes over the episodes of an update", above=0)
+    minibatches: int = setting(1, "gradient steps per pass; fewer if episodes are short", above=0)
+    seq_len: int = setting(20, "longest back-propagation through time, in steps", above=0)
+
+
+class Rollout(NamedTuple):
+    """What an update takes from the networks before it."""
+
+    along: Any
+    """A NamedTuple of arrays `[time, batch, seat, …]` with the field `filled`."""
+    memory: Any
+    """Recurrent states before every step, `[time, batch, seat, hidden]` each."""
+    chosen: Any
+    """The agent model's hindsight choice, if it makes one."""
+    target: Params
+    """The learner's state that gradients do not change, such as the statistics of returns."""
+
+
+class OnPolicyLearner(Learner):
+    """Subclasses define `prepare` and `chunk_loss`."""
+
+    Settings: type[OnPolicySettings] = OnPolicySettings
+    settings: OnPolicySettings
+    on_policy = True
+    can_be_focal = True
+    mac: BasicMAC
+
+    @property
+    def per_seat(self) -> bool:
+        """Every seat has its own network: seats are kept apart in every statistic."""
+        return issubclass(self.mac.agent_class, IDVRNNAgent)
+
+    def target_of(self, params: Params) -> Params:
+        return {}
+
+    def clip(self) -> optax.GradientTransformation:
+        """Every network by itself, and with one network per seat every seat's."""
+        return clip_each(self.settings.grad_norm_clip)
+
+    def prepare(
+        self, params: Params, target: Params, batch: FocalBatch, t_env: Array, key: Array
+    ) -> tuple[Rollout, Metrics]:
+        raise NotImplementedError(f"{type(self).__name__} must define prepare")
+
+    def chunk_loss(self, params: Params, along: Any, memory: Any) -> tuple[Array, Metrics]:
+        """The loss on chunks `[step, chunk, seat, …]` from the recurrent states at their start."""
+        raise NotImplementedError(f"{type(self).__name__} must define chunk_loss")
+
+    def gradient(self, state: LearnerState, batch: EpisodeBatch, t_env: Array, key: Array) -> tuple[Any, Metrics]:
+        """All passes over a batch; the result is the new networks, the optimiser's state and the new `target`."""
+        s, n = self.settings, self.spec.n_agents
+        focal = refine(batch, n) if self.focal else all_agents(batch, n)
+        rollout, metrics = self.prepare(state.params, state.target, focal, t_env, key)
+        chunks, starts = jax.lax.stop_gradient(chop(s.seq_len, s.minibatches, rollout.along, rollout.memory))
+        filled = (chunks.filled > 0).any((0, 2))
+        size, rows = len(filled) // s.minibatches, focal.obs.shape[0]
+        rows_each = -(-rows // s.minibatches)
+
+        def descend(carry: tuple[Params, Any], of_chunks: Array | None, of_rows: Array | None, k: Array):
+            """One gradient step on some of the chunks; the agent model's on some of the episodes. None: all."""
+            params, opt_state = carry
+            data = (chunks, starts, focal, rollout.chosen)
+            if of_chunks is not None:
+                data = (
+                    jax.tree.map(lambda x: x[:, of_chunks], chunks),
+                    jax.tree.map(lambda x: x[of_chunks], starts),
+                    jax.tree.map(lambda x: x[of_rows], focal),
+                    rollout.chosen and rollout.chosen.rows(of_rows),
+                )
+            (loss, found), grads = jax.value_and_grad(self.total_loss, has_aux=True)(params, *data, k)
+            found = {"loss": loss, "grad_norm": optax.global_norm(grads), **found}
+            return self.step(params, grads, opt_state, t_env), found
+
+        def epoch(carry: tuple[Params, Any], k: Array) -> tuple[tuple[Params, Any], Metrics]:
+            if s.minibatches == 1:
+                return descend(carry, None, None, k)
+            k_chunks, k_rows, k = jax.random.split(k, 3)
+            order = shuffled(filled, k_chunks)
+            order_of_rows = jax.random.permutation(k_rows, jnp.arange(rows_each * s.minibatches) % rows)
+
+            def minibatch(i: Array, carry: tuple[tuple[Params, Any], Metrics]):
+                of_chunks = jax.lax.dynamic_slice_in_dim(order, i * size, size)
+                of_rows = jax.lax.dynamic_slice_in_dim(order_of_rows, i * rows_each, rows_each)
+                new, found = descend(carry[0], of_chunks, of_rows, jax.random.fold_in(k, i))
+                return new, jax.tree.map(jnp.add, carry[1], found)
+
+            # Chunks with steps come first: the minibatches without any are left out.
+            number = jnp.maximum(-(-filled.sum() // size), 1)
+            shapes = jax.eval_shape(lambda: descend(carry, order[:size], order_of_rows[:rows_each], k)[1])
+            none = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+            carry, sums = jax.lax.fori_loop(0, number, minibatch, (carry, none))
+            return carry, jax.tree.map(lambda x: x / number, sums)
+
+        keys = jax.random.split(jax.random.fold_in(key, 1), s.epochs)
+        (params, opt_state), found = jax.lax.scan(epoch, (state.params, state.opt_state), keys)
+        return (params, opt_state, rollout.target), metrics | {name: value.mean() for name, value in found.items()}
+
+    def apply(self, state: LearnerState, found: Any, t_env: Array) -> LearnerState:
+        params, opt_state, target = found
+        return LearnerState(params, target, opt_state, state.updates + 1)
+
+    def total_loss(
+        self, params: Params, chunks: Any, starts: Any, batch: FocalBatch, chosen: Any, key: Array
+    ) -> tuple[Array, Metrics]:
+        """The learner's own loss plus that of the agent model, which is trained on whole episodes."""
+        loss, metrics = self.chunk_loss(params, chunks, starts)
+        seen = self.mac.seen(batch)
+        inferred = self.mac.infer_all(params, seen, batch)
+        model_loss, found = self.mac.am.loss(params, seen, batch, inferred, chosen, key)
+        return loss + model_loss, {**metrics, **found}
+
+
+def shuffled(filled: Bool[Array, " chunk"], key: Array) -> Int[Array, " chunk"]:
+    """A random order of the chunks in which those without any step come last."""
+    return jnp.argsort(jax.random.uniform(key, filled.shape) + ~filled)
+
+
+def chop(seq_len: int, multiple: int, along: Any, memory: Any) -> tuple[Any, Any]:
+    """`[time, batch, …]` to equal chunks `[step, chunks × batch, …]`, and the recurrent states at their start.
+
+    They are as few as possible with at most `seq_len` steps. The last chunk of an episode and the number of chunks (a
+    `multiple`) are padded with steps that were not taken.
+    """
+    time, batch = along.filled.shape[:2]
+    n = -(-time // seq_len)
+    size = -(-time // n)
+    spare = -n * batch % multiple
+
+    def cut(x: Array) -> Array:
+        x = jnp.pad(x, ((0, n * size - time), *((0, 0),) * (x.ndim - 1)))
+        x = jnp.moveaxis(x.reshape(n, size, *x.shape[1:]), 0, 1).reshape(size, n * batch, *x.shape[2:])
+        return jnp.pad(x, ((0, 0), (0, spare), *((0, 0),) * (x.ndim - 2)))
+
+    def start(x: Array) -> Array:
+        x = x[::size].reshape(n * batch, *x.shape[2:])
+        return jnp.pad(x, ((0, spare), *((0, 0),) * (x.ndim - 1)))
+
+    return jax.tree.map(cut, along), jax.tree.map(start, memory)

@@ -1,0 +1,94 @@
+"""PQN: Q-learning from fresh episodes, without replay and without target network (Gallici et al., 2024).
+
+TD(λ) targets come from the online network before the update. Independent, or with a mixer on the team's value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from omg.components.action_selectors import UNAVAILABLE
+from omg.components.episode_buffer import FocalBatch, masked_mean, pick, time_first
+from omg.controllers.basic_controller import before_each_step
+from omg.envs.multiagentenv import Spec
+from omg.learners import td
+from omg.learners.base import Metrics, Params
+from omg.learners.mixing import MixerSettings, MixingLearner
+from omg.learners.on_policy import OnPolicyLearner, OnPolicySettings, Rollout
+from omg.modules.am import Judge
+from omg.utils.settings import UserError, setting
+
+
+@dataclass(frozen=True)
+class PQNSettings(OnPolicySettings, MixerSettings):
+    td_lambda: float = setting(0.6, "λ of the TD(λ) targets; 0: one-step targets", low=0, high=1)
+
+
+class Along(NamedTuple):
+    """What PQN needs of every step, `[time, batch, seat, …]`; with a mixer targets have one row per episode."""
+
+    inputs: Float[Array, "time batch seat input"]
+    state: Float[Array, "time batch row state"]
+    actions: Int[Array, "time batch seat"]
+    targets: Float[Array, "time batch row"]
+    filled: Float[Array, "time batch seat"]
+    counted: Float[Array, "time batch row"]
+
+
+class PQNLearner(MixingLearner, OnPolicyLearner):
+    Settings = PQNSettings
+    settings: PQNSettings
+
+    def __init__(self, spec: Spec, mac: Any, config: Mapping[str, Any], *arguments: Any, **named: Any):
+        super().__init__(spec, mac, config, *arguments, **named)
+        name = self.settings.mixer
+        if self.focal and name:
+            raise UserError(f"mixer={name} is for a team: one agent with frozen partners learns its own value.")
+        if name == "qtran":
+            raise UserError("pqn has no loss for qtran: use mixer=vdn or mixer=qmix.")
+
+    def prepare(
+        self, params: Params, target: Params, batch: FocalBatch, t_env: Array, key: Array
+    ) -> tuple[Rollout, Metrics]:
+        s = self.settings
+        seen = self.mac.seen(batch)
+        inferred = self.mac.infer_all(params, seen, batch)
+        unrolled = self.mac.unroll_on(params["agent"], seen, inferred.embedding)
+        before = before_each_step(unrolled.hidden)
+        chosen = None
+        if "vae" in self.artifacts:
+            judge = Judge(params["agent"], before, time_first(batch.avail_actions))
+            chosen = self.mac.am.choose_subgoals(target["vae"], judge, seen, batch, inferred, t_env, key).chosen  # type: ignore[attr-defined]
+        steps = td.steps_of(batch, s, self.spec.episode_limit, self.shared_reward)
+        value = jnp.where(steps.avail_next, unrolled.outputs[1:], UNAVAILABLE).max(-1)
+        state = time_first(batch.state)[:, :, :1]
+        if self.mixer_class:
+            team = td.of_team(steps, self.spec)
+            value = params["mixer"](value, state[1:, :, 0])
+            targets = td.lambda_targets(team.reward, team.ended, team.counted, value, s.gamma, s.td_lambda)[..., None]
+            counted = team.counted[..., None]
+        else:
+            targets = td.lambda_targets(steps.reward, steps.ended, steps.filled, value, s.gamma, s.td_lambda)
+            counted = steps.counted
+        along = Along(
+            inputs=jnp.concatenate([seen.own, inferred.embedding], -1)[:-1],
+            state=state[:-1] if self.mixer_class else jnp.zeros((*steps.reward.shape[:2], 1, 0)),
+            actions=steps.actions,
+            targets=targets,
+            filled=steps.filled,
+            counted=counted,
+        )
+        return Rollout(along, before[:-1], chosen, target), {"target_mean": masked_mean(targets, counted)}
+
+    def chunk_loss(self, params: Params, along: Along, memory: Array) -> tuple[Array, Metrics]:
+        """The mean squared error to the TD(λ) targets."""
+        q_taken = pick(params["agent"].unroll(along.inputs, memory)[0], along.actions)
+        if self.mixer_class:
+            q_taken = params["mixer"](q_taken, along.state[:, :, 0])[..., None]
+        loss, metrics = td.td_loss(q_taken, along.targets, along.counted)
+        return loss, {name: value for name, value in metrics.items() if name != "target_mean"}
