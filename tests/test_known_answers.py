@@ -12,7 +12,14 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks import learning
 
 # TD(λ) targets follow the random actions: with full exploration they would be the values of random play.
-EXPLORE = {"td_lambda": 0.0, "epsilon_start": 1.0, "epsilon_finish": 1.0, "batch_size_run": 4, "seeds": 3}
+EXPLORE = {
+    "td_lambda": 0.0,
+    "epsilon_start": 1.0,
+    "epsilon_finish": 1.0,
+    "batch_size_run": 4,
+    "updates_per_iteration": 1,
+    "seeds": 3,
+}
 QUICK = {"rnn_hidden_dim": 16, "optimiser": "adam", "lr": 0.005, "t_max": 4000, "test_nepisode": 4}
 
 
