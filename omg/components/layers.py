@@ -31,9 +31,18 @@ def uniform(key: Array, shapes: tuple[tuple[int, ...], ...], bound: float) -> li
     return [noise[end - size : end].reshape(shape) for end, size, shape in zip(ends, sizes, shapes, strict=True)]
 
 
-def orthogonal(key: Array, shape: tuple[int, int], gain: float = 1.0) -> Array:
-    """A matrix with orthogonal rows or columns, times a gain."""
-    return jax.nn.initializers.orthogonal(gain)(key, shape)
+def orthogonal(key: Array, shape: tuple[int, ...], gain: float = 1.0) -> Array:
+    """A random matrix with orthonormal rows or columns, times a gain; leading axes: as many of them."""
+    *several, rows, columns = shape
+    tall = (*several, max(rows, columns), min(rows, columns))
+    q, r = jnp.linalg.qr(jax.random.normal(key, tall))
+    # With the signs of r's diagonal, all such matrices are equally likely.
+    q = gain * q * jnp.sign(jnp.diagonal(r, axis1=-2, axis2=-1))[..., None, :]
+    return q if rows >= columns else jnp.swapaxes(q, -1, -2)
+
+
+def side_by_side(matrices: Float[Array, "gate input hidden"]) -> Float[Array, "input gates_hidden"]:
+    return jnp.concatenate(list(matrices), -1)
 
 
 class Linear(eqx.Module):
@@ -109,13 +118,14 @@ class GRU(eqx.Module):
     def __init__(self, input_size: int, hidden_size: int, key: Array, orthogonally: bool = False):
         square = (hidden_size, hidden_size)
         shapes = ((input_size, 3 * hidden_size), (3 * hidden_size,), square, square, square, (hidden_size,))
-        self.input_weight, self.input_bias, *recurrent = uniform(key, shapes, hidden_size**-0.5)
-        self.recurrent = Recurrent(*recurrent)
-        if orthogonally:
-            keys = jax.random.split(key, 6)
-            inputs = [orthogonal(k, (input_size, hidden_size)) for k in keys[:3]]
-            self.input_weight, self.input_bias = jnp.concatenate(inputs, -1), jnp.zeros(3 * hidden_size)
-            reset, update, candidate = (orthogonal(k, square) for k in keys[3:])
+        if not orthogonally:
+            self.input_weight, self.input_bias, *recurrent = uniform(key, shapes, hidden_size**-0.5)
+            self.recurrent = Recurrent(*recurrent)
+        else:
+            k_input, k_recurrent = jax.random.split(key)
+            self.input_weight = side_by_side(orthogonal(k_input, (3, input_size, hidden_size)))
+            self.input_bias = jnp.zeros(3 * hidden_size)
+            reset, update, candidate = orthogonal(k_recurrent, (3, *square))
             self.recurrent = Recurrent(reset, update, candidate, jnp.zeros(hidden_size))
 
     @property
@@ -284,14 +294,12 @@ class LSTM(eqx.Module):
     def __init__(self, input_size: int, hidden_size: int, key: Array, orthogonally: bool = False):
         wide = 4 * hidden_size
         shapes = ((input_size, wide), (hidden_size, wide), (wide,))
-        self.input_weight, self.recurrent_weight, self.bias = uniform(key, shapes, hidden_size**-0.5)
-        if orthogonally:
+        if not orthogonally:
+            self.input_weight, self.recurrent_weight, self.bias = uniform(key, shapes, hidden_size**-0.5)
+        else:
             k_input, k_recurrent = jax.random.split(key)
-
-            def four(k: Array, size: int) -> Array:
-                return jnp.concatenate([orthogonal(one, (size, hidden_size)) for one in jax.random.split(k, 4)], -1)
-
-            self.input_weight, self.recurrent_weight = four(k_input, input_size), four(k_recurrent, hidden_size)
+            self.input_weight = side_by_side(orthogonal(k_input, (4, input_size, hidden_size)))
+            self.recurrent_weight = side_by_side(orthogonal(k_recurrent, (4, hidden_size, hidden_size)))
             self.bias = jnp.zeros(wide)
 
     @property

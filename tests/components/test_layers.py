@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from omg.components.layers import GRU, LSTM, MLP
+from omg.components.layers import GRU, LSTM, MLP, orthogonal
 
 
 def sigmoid(x):
@@ -96,3 +96,22 @@ def test_an_mlp_has_relu_between_its_layers_and_none_at_the_end():
     x = np.array([[1.0, -2.0], [0.5, 3.0]], np.float32)
     expected = np.maximum(x @ first.weight + first.bias, 0) @ second.weight + second.bias
     np.testing.assert_allclose(mlp(jnp.asarray(x)), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(5, 5), (7, 3), (3, 7)])
+def test_orthogonal_matrices(shape):
+    """Rows or columns, whichever are fewer, are orthogonal and as long as the gain."""
+    for w in orthogonal(jax.random.key(0), (4, *shape), 3.0):
+        product = w.T @ w if shape[0] >= shape[1] else w @ w.T
+        np.testing.assert_allclose(product, 9 * np.eye(min(shape)), atol=1e-5)
+
+
+def test_the_gates_of_recurrent_layers_start_orthogonal_and_without_bias():
+    gru, lstm = GRU(4, 4, jax.random.key(0), orthogonally=True), LSTM(4, 4, jax.random.key(1), orthogonally=True)
+    gates = [*jnp.split(gru.input_weight, 3, -1), *gru.recurrent[:3]]
+    gates += [*jnp.split(lstm.input_weight, 4, -1), *jnp.split(lstm.recurrent_weight, 4, -1)]
+    for i, w in enumerate(gates):
+        np.testing.assert_allclose(w.T @ w, np.eye(4), atol=1e-5)
+        assert all(abs(w - other).max() > 0.01 for other in gates[i + 1 :]), "no two gates are the same"
+    for bias in (gru.input_bias, gru.recurrent.bias, lstm.bias):
+        assert not bias.any()
