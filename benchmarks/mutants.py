@@ -299,8 +299,9 @@ MUTANTS: list[Mutant] = [
     ),
     *_of(
         "learners/ppo_learner.py",
-        f"{KNOWN}::test_a_central_critic_values_the_team_once_or_every_agent",
-        ("values = 1 if self.shared_reward else self.spec.n_agents", "values = self.spec.n_agents"),
+        f"{KNOWN}::test_a_central_critic_values_every_agent",
+        ("RNNAgent(self.spec.state_size, self.spec.n_agents, 1,", "RNNAgent(self.spec.state_size, 1, 1,"),
+        ("jnp.broadcast_to(outputs[:, :, 0], (", "jnp.broadcast_to(outputs[:, :, 0, :1], ("),
     ),
     # --- on-policy learners
     *_of(
@@ -332,7 +333,7 @@ MUTANTS: list[Mutant] = [
     *_of(
         "learners/base.py",
         f"{KNOWN}::test_the_learning_rate_falls_linearly_with_the_steps_of_the_run",
-        ("left = 1 - jnp.clip(t_env / self.settings.t_max, 0.0, 1.0)", "left = 1 - t_env / self.settings.t_max"),
+        ("left = 1 - jnp.clip(t_env / float(self.settings.t_max), 0.0, 1.0)", "left = 1 - t_env / self.settings.t_max"),
         ("left = 1 - jnp.clip(t_env", "left = jnp.clip(t_env"),
     ),
     *_of(

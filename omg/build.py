@@ -142,7 +142,7 @@ def _with_partners(config: Config) -> tuple[Config, list[str]]:
         return config, []
     learner = choose(le_REGISTRY, config.get("learner", "q_learner"), "learner")
     team = config.get("train_alg") or name
-    among = "Independent learners can: iql, d3qn, ppo, hop, and those with an agent model (iql_am, iql_omg, …)."
+    among = "Independent learners can: iql, d3qn, ppo, mappo, pqn, hop, and those with an agent model (iql_am, …)."
     if config.get("mixer") or not (learner.can_be_focal or learner.with_partners):
         raise UserError(f"{team} learns for a whole team, not for one agent with frozen partners. {among}")
     changed = {"mac": WITH_PARTNERS.get(str(mac), str(mac))}
@@ -264,7 +264,7 @@ def build(
     buffer = ReplayBuffer(scheme, axes, stored * runner.batch_size, env.spec.episode_limit + 1)
     if replay:
         buffer = _within_limit(buffer, replay.buffer_gib, runner.batch_size)
-    _check_memory(buffer, run.seeds)
+    _check_memory(buffer, run.seeds, replay is not None)
     loop = (HostLoop if host else TrainingLoop)(runner, buffer, learner, settings, run.all_seeds, replay)
     if replay and loop.sampled > buffer.buffer_size:
         raise UserError(
@@ -319,14 +319,15 @@ def _within_limit(buffer: ReplayBuffer, gib: float, collected: int) -> ReplayBuf
     return ReplayBuffer(buffer.scheme, buffer.groups, size, buffer.max_seq_length)
 
 
-def _check_memory(buffer: ReplayBuffer, seeds: int) -> None:
+def _check_memory(buffer: ReplayBuffer, seeds: int, replay: bool) -> None:
     each = buffer.bytes_per_episode() * seeds
     needed, free = each * buffer.buffer_size, device.free_memory()
     if needed > free:
         gib = 2**30
+        what, setting = ("replay buffer", "buffer_size") if replay else ("collection", "batch_size_run")
         raise UserError(
-            f"the replay buffer does not fit: {buffer.buffer_size} episodes take {needed / gib:.1f} GiB and "
-            f"{free / gib:.1f} GiB are free. The largest that fits is --buffer_size={int(0.8 * free // each)}."
+            f"the {what} does not fit: {buffer.buffer_size} episodes take {needed / gib:.1f} GiB and "
+            f"{free / gib:.1f} GiB are free. The largest that fits is --{setting}={int(0.8 * free // each)}."
         )
 
 

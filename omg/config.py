@@ -101,7 +101,8 @@ def load(command: Command) -> Config:
     tuned = env.pop("tuned", None) or {}
     algorithms = lineage(name)
     layers = [env, *algorithms.values(), *(tuned.get(alg) or {} for alg in algorithms)]
-    if (preset := command.get("preset")) is not None:
+    presets = [read_yaml(Path(name)).get("preset") for name in command.files] + [command.get("preset")]
+    if preset := next((name for name in reversed(presets) if name is not None), None):
         layers = [named("presets", str(preset)), env, *algorithms.values()]
     for layer in layers:
         config = recursive_dict_update(config, layer)
@@ -222,6 +223,7 @@ def one_line(path: Path) -> str:
 
 def refuse_layers(command: Command, why: str) -> None:
     """For commands on a saved model: its configuration is given, only single settings may change."""
-    for option, name in (("--config", command.config), ("--env-config", command.env_config)):
+    layers = (("--config", command.config), ("--env-config", command.env_config), ("--preset", command.get("preset")))
+    for option, name in layers:
         if name:
             raise UserError(f"{option}={name} has no place here: {why}. Single settings may be changed.")

@@ -189,3 +189,12 @@ def test_the_preset_restores_pymarls_settings():
     assert merged("--config=qmix_beta", "--preset=pymarl")["batch_size_run"] == 8
     with pytest.raises(UserError, match="pymarl"):
         merged("--preset=pymral")
+
+
+def test_a_preset_in_a_file_counts_as_one_on_the_command_line(tmp_path, capsys):
+    path = tmp_path / "old.yaml"
+    path.write_text("preset: pymarl\nlr: 0.25\n")
+    config = merged("--config=qmix", "with", str(path))
+    assert [config[key] for key in ("optimiser", "batch_size_run", "lr")] == ["rmsprop", 1, 0.25]
+    assert main(["evaluate", f"--checkpoint_path={tmp_path}", "--preset=pymarl"]) == 2
+    assert "--preset=pymarl has no place here" in " ".join(capsys.readouterr().err.split())

@@ -160,7 +160,7 @@ class Learner:
         """The optimiser's step, shrinking with the fraction of the run that is over (`lr_decay`)."""
         if not self.settings.lr_decay:
             return updates
-        left = 1 - jnp.clip(t_env / self.settings.t_max, 0.0, 1.0)
+        left = 1 - jnp.clip(t_env / float(self.settings.t_max), 0.0, 1.0)
         return jax.tree.map(lambda x: x * left, updates)
 
     def optimiser(self, lr: float | None = None) -> optax.GradientTransformation:

@@ -114,8 +114,8 @@ class PPOLearner(OnPolicyLearner):
             return self.mac.new_network(1, key)
         if self.focal:
             return RNNAgent(self.spec.state_size + self.mac.input_size, 1, 1, self.mac.agent_settings, key)
-        values = 1 if self.shared_reward else self.spec.n_agents
-        return RNNAgent(self.spec.state_size, values, 1, self.mac.agent_settings, key)
+        # Also in a cooperative game, where parts of the reward can be an agent's own.
+        return RNNAgent(self.spec.state_size, self.spec.n_agents, 1, self.mac.agent_settings, key)
 
     def init(self, key: Array) -> LearnerState:
         state = super().init(key)

@@ -191,14 +191,15 @@ class TrainingLoop:
             replay = insert(replay, batch, episode, test)
         steps = stats.lengths.sum(-1)
         t_env = jnp.minimum(state.t_env, T_ENV_MAX - self.steps_per_iteration) + jnp.where(test, 0, steps)
-        state = TrainState(state.learner, replay, t_env)
+        state = state._replace(replay=replay)
         learner, metrics = jax.lax.cond(
             ready,
             lambda s: self._learn(s, batch, k_sample, episode),
             lambda s: (s.learner, self._no_metrics()),
             state,
         )
-        return state._replace(learner=learner), self._totals(metrics, ready, stats)
+        # The update itself counts the steps before this collection: its learning rate is never zero.
+        return TrainState(learner, state.replay, t_env), self._totals(metrics, ready, stats)
 
     def _no_metrics(self) -> Metrics:
         return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self._metric_shapes())

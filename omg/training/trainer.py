@@ -203,7 +203,7 @@ class Trainer:
     def _restore(self, checkpoint: checkpoints.Checkpoint, same_run: bool) -> None:
         """`same_run`: the run goes on. Otherwise a new run starts from the model and its steps."""
         counters, files = checkpoint.manifest["counters"], load_learner(self.loop, checkpoint)
-        updates = jnp.full_like(self.state.learner.updates, counters["updates"])
+        updates = jnp.full_like(self.state.learner.updates, counters["updates"] if same_run else 0)
         learner = self.loop.learner.with_files(self.state.learner, files)._replace(updates=updates)
         t_env = jnp.asarray(checkpoint.manifest["t_env_seeds"], jnp.int32).reshape(self.state.t_env.shape)
         replay = self.state.replay

@@ -596,20 +596,18 @@ def test_the_loss_of_on_policy_learners_includes_the_agent_models_loss():
     assert loss == 1.25
 
 
-def test_a_central_critic_values_the_team_once_or_every_agent():
-    """In a cooperative game one value for all; otherwise one output per agent. Its input is the global state."""
-    outputs = jnp.arange(3.0).reshape(3, 1, 1, 1)
+def test_a_central_critic_values_every_agent():
+    """One output per agent from the global state, in every type of game."""
     stub = SimpleNamespace(settings=PPOSettings(central_critic=True), focal=False)
-    np.testing.assert_array_equal(PPOLearner.values(stub, outputs, 2)[:, 0], [[0, 0], [1, 1], [2, 2]])
     each = jnp.array([[[[5.0, 7.0]]]])
     np.testing.assert_array_equal(PPOLearner.values(stub, each, 2)[0, 0], [5, 7])
-    for game_type, values in (("cooperative", 1), ("mixed", 2)):
+    for game_type in ("cooperative", "mixed"):
         spec = spec_of(game_type=game_type)
         config = {"central_critic": True, "agent_output_type": "pi_logits", "rnn_hidden_dim": 4}
         learner = PPOLearner(spec, BasicMAC(spec, config), config)
         critic = jax.eval_shape(learner.new_critic, KEY)
         assert critic.fc1.weight.shape == (spec.state_size, 4)
-        assert critic.fc2.weight.shape == (4, values)
+        assert critic.fc2.weight.shape == (4, 2)
 
 
 def test_the_td_lambda_targets_of_pqn_by_a_loop():
