@@ -312,6 +312,11 @@ MUTANTS: list[Mutant] = [
     ),
     *_of(
         "learners/on_policy.py",
+        f"{KNOWN}::test_minibatches_have_equally_many_chunks_with_steps",
+        ("order[i + number * jnp.arange(size)]", "order[i * size + jnp.arange(size)]"),
+    ),
+    *_of(
+        "learners/on_policy.py",
         f"{KNOWN}::test_chunks_without_any_step_come_last_in_every_random_order",
         ("jax.random.uniform(key, filled.shape) + ~filled", "jax.random.uniform(key, filled.shape)"),
         ("jax.random.uniform(key, filled.shape) + ~filled", "1.0 * ~filled"),

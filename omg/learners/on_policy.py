@@ -18,6 +18,7 @@ from omg.components.episode_buffer import EpisodeBatch, FocalBatch, all_agents, 
 from omg.controllers.basic_controller import BasicMAC
 from omg.learners.base import BootstrapSettings, Learner, LearnerState, Metrics, Params, clip_each
 from omg.modules.agents import IDVRNNAgent
+from omg.modules.am import Inferred, Judge, Seen
 from omg.utils.settings import setting
 
 
@@ -104,12 +105,12 @@ class OnPolicyLearner(Learner):
             order_of_rows = jax.random.permutation(k_rows, jnp.arange(rows_each * s.minibatches) % rows)
 
             def minibatch(i: Array, carry: tuple[tuple[Params, Any], Metrics]):
-                of_chunks = jax.lax.dynamic_slice_in_dim(order, i * size, size)
+                of_chunks = dealt(order, i, number, size)
                 of_rows = jax.lax.dynamic_slice_in_dim(order_of_rows, i * rows_each, rows_each)
                 new, found = descend(carry[0], of_chunks, of_rows, jax.random.fold_in(k, i))
                 return new, jax.tree.map(jnp.add, carry[1], found)
 
-            # Chunks with steps come first: the minibatches without any are left out.
+            # The minibatches that would hold no step are left out.
             number = jnp.maximum(-(-filled.sum() // size), 1)
             shapes = jax.eval_shape(lambda: descend(carry, order[:size], order_of_rows[:rows_each], k)[1])
             none = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
@@ -135,9 +136,23 @@ class OnPolicyLearner(Learner):
         return loss + model_loss, {**metrics, **found}
 
 
+def hindsight(
+    learner: Any, judge: Judge, target: Params, seen: Seen, batch: FocalBatch, inferred: Inferred, *rest: Array
+):
+    """The subgoals that OMG chooses in hindsight; None for other agent models. `rest` is the time and a key."""
+    if "vae" not in learner.artifacts:
+        return None
+    return learner.mac.am.choose_subgoals(target["vae"], judge, seen, batch, inferred, *rest).chosen
+
+
 def shuffled(filled: Bool[Array, " chunk"], key: Array) -> Int[Array, " chunk"]:
     """A random order of the chunks in which those without any step come last."""
     return jnp.argsort(jax.random.uniform(key, filled.shape) + ~filled)
+
+
+def dealt(order: Int[Array, " chunk"], i: Array, number: Array, size: int) -> Int[Array, " size"]:
+    """The i-th of `number` minibatches: every `number`-th chunk, so that all have equally many chunks with steps."""
+    return order[i + number * jnp.arange(size)]
 
 
 def chop(seq_len: int, multiple: int, along: Any, memory: Any) -> tuple[Any, Any]:

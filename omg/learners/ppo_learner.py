@@ -19,7 +19,7 @@ from omg.controllers.basic_controller import before_each_step
 from omg.envs.multiagentenv import Spec
 from omg.learners import td
 from omg.learners.base import LearnerState, Metrics, Params
-from omg.learners.on_policy import OnPolicyLearner, OnPolicySettings, Rollout
+from omg.learners.on_policy import OnPolicyLearner, OnPolicySettings, Rollout, hindsight
 from omg.modules.agents import RNNAgent
 from omg.modules.am import Judge
 from omg.utils.settings import UserError, setting
@@ -152,10 +152,8 @@ class PPOLearner(OnPolicyLearner):
         for_critic = self.critic_inputs(batch, inputs)
         network = params["critic"]
         outputs, hidden = network.unroll(for_critic, network.init_hidden(*for_critic.shape[1:3]))
-        chosen = None
-        if "vae" in self.artifacts:
-            judge = Judge(network, before_each_step(hidden), None)
-            chosen = self.mac.am.choose_subgoals(target["vae"], judge, seen, batch, inferred, t_env, key).chosen  # type: ignore[attr-defined]
+        judge = Judge(network, before_each_step(hidden), None)
+        chosen = hindsight(self, judge, target, seen, batch, inferred, t_env, key)
         steps = td.steps_of(batch, s, self.spec.episode_limit, self.shared_reward)
         mean, deviation = target["returns"].scale()
         values = self.values(outputs, steps.reward.shape[-1]) * deviation + mean

@@ -19,7 +19,7 @@ from omg.envs.multiagentenv import Spec
 from omg.learners import td
 from omg.learners.base import Metrics, Params
 from omg.learners.mixing import MixerSettings, MixingLearner
-from omg.learners.on_policy import OnPolicyLearner, OnPolicySettings, Rollout
+from omg.learners.on_policy import OnPolicyLearner, OnPolicySettings, Rollout, hindsight
 from omg.modules.am import Judge
 from omg.utils.settings import UserError, setting
 
@@ -60,10 +60,8 @@ class PQNLearner(MixingLearner, OnPolicyLearner):
         inferred = self.mac.infer_all(params, seen, batch)
         unrolled = self.mac.unroll_on(params["agent"], seen, inferred.embedding)
         before = before_each_step(unrolled.hidden)
-        chosen = None
-        if "vae" in self.artifacts:
-            judge = Judge(params["agent"], before, time_first(batch.avail_actions))
-            chosen = self.mac.am.choose_subgoals(target["vae"], judge, seen, batch, inferred, t_env, key).chosen  # type: ignore[attr-defined]
+        judge = Judge(params["agent"], before, time_first(batch.avail_actions))
+        chosen = hindsight(self, judge, target, seen, batch, inferred, t_env, key)
         steps = td.steps_of(batch, s, self.spec.episode_limit, self.shared_reward)
         value = jnp.where(steps.avail_next, unrolled.outputs[1:], UNAVAILABLE).max(-1)
         state = time_first(batch.state)[:, :, :1]

@@ -26,7 +26,7 @@ from omg.learners.am_learner import AMLearner, VAESettings
 from omg.learners.base import Learner, LearnerSettings, LearnerState, TargetSettings, clip_each
 from omg.learners.coma_learner import COMALearner, COMALearnerSettings
 from omg.learners.hop_learner import HopLearner, HopLearnerSettings, discounted, label
-from omg.learners.on_policy import chop, shuffled
+from omg.learners.on_policy import chop, dealt, shuffled
 from omg.learners.ppo_learner import Along, Memories, PPOLearner, PPOSettings, ReturnStatistics, normalised
 from omg.learners.pqn_learner import PQNLearner, PQNSettings
 from omg.learners.q_learner import QLearner, QLearnerSettings
@@ -496,6 +496,14 @@ def test_chunks_are_consecutive_stretches_and_the_last_one_is_padded_with_masked
     np.testing.assert_array_equal(chunks.filled[..., 0], [[1] * 6 + [0, 0], [1] * 4 + [0] * 4])
     np.testing.assert_array_equal(starts[0][:, 0, 0], [0, 1, 20, 21, 40, 41, 0, 0])
     np.testing.assert_array_equal(starts[1][:, 0, 0], [100, 101, 120, 121, 140, 141, 0, 0])
+
+
+def test_minibatches_have_equally_many_chunks_with_steps():
+    """Of 8 chunks 5 hold steps: two minibatches of 4 chunks take 3 and 2 of them, and no chunk twice."""
+    order = shuffled(jnp.arange(8) < 5, KEY)
+    parts = [np.asarray(dealt(order, jnp.int32(i), jnp.int32(2), 4)) for i in range(2)]
+    assert sorted(np.concatenate(parts).tolist()) == list(range(8))
+    assert [int((part < 5).sum()) for part in parts] == [3, 2]
 
 
 def test_chunks_without_any_step_come_last_in_every_random_order():
