@@ -93,10 +93,9 @@ class BasicMAC(Controller):
     def input_size(self) -> int:
         return self.own_size + self.am.output_size
 
-    def new_network(self, outputs: int, key: Array, input_size: int | None = None) -> Any:
-        """A network of the policy's architecture with this many outputs; by default with the policy's inputs."""
-        size = self.input_size if input_size is None else input_size
-        return self.agent_class(size, outputs, self.spec.n_agents, self.agent_settings, key)
+    def new_network(self, outputs: int, key: Array) -> Any:
+        """A network of the policy's architecture and inputs with this many outputs."""
+        return self.agent_class(self.input_size, outputs, self.spec.n_agents, self.agent_settings, key)
 
     def init_params(self, key: Array) -> Params:
         k_agent, k_model = jax.random.split(key)

@@ -78,12 +78,10 @@ class PredatorPrey(MultiAgentEnv):
         k_prey, k_env = jax.random.split(key)
         moves = jnp.append(actions, self.prey_action(game, k_prey))
         by_agent = {name: moves[i] for i, name in enumerate(self.game.agents)}
-        obs, after, rewards, _, _ = self.game.step_env(k_env, game, by_agent)
+        obs, after, _, _, _ = self.game.step_env(k_env, game, by_agent)
         touches = self._distance(after) < self.touching
-        caught = jnp.stack([rewards[name] for name in self.game.adversaries]).astype(jnp.float32)
-        if self.settings.credit == "own":
-            caught = 10.0 * touches
-        reward = caught + self.settings.approach * (self._distance(game) - self._distance(after))
+        paid = touches if self.settings.credit == "own" else jnp.full(touches.shape, touches.sum())
+        reward = 10.0 * paid + self.settings.approach * (self._distance(game) - self._distance(after))
         catches = catches + touches.sum()
         return (after, catches), self._timestep(after, obs, reward, catches)
 
