@@ -33,6 +33,7 @@ ARCHITECTURE = (
     "agent_output_type",
     "action_selector",
     "test_greedy",
+    "epsilon_finish",
     "obs_last_action",
     "obs_agent_id",
 )
