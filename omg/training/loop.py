@@ -61,7 +61,7 @@ class TrainingLoop:
         replay: ReplaySettings | None = None,
     ):
         self.runner, self.learner, self.settings, self.seeds = runner, learner, settings, seeds
-        self.buffer, self.replay = buffer, replay
+        self.buffer, self.replay_settings = buffer, replay
         self.updates_per_iteration = replay.updates_per_iteration if replay else 1
         self.each = runner.each
         keys = jnp.stack([jax.random.key(seed) for seed in seeds])
@@ -83,7 +83,7 @@ class TrainingLoop:
     def init(self) -> TrainState:
         def one(key: Array) -> TrainState:
             learner = self.learner.init(jax.random.fold_in(key, 0))
-            return TrainState(learner, self.buffer.init() if self.replay else (), jnp.zeros((), jnp.int32))
+            return TrainState(learner, self.buffer.init() if self.replay_settings else (), jnp.zeros((), jnp.int32))
 
         return jax.jit(self.each(one))(self.keys)
 
@@ -185,7 +185,7 @@ class TrainingLoop:
     ) -> tuple[TrainState, Totals]:
         """Stores what was played, and learns; in a test neither."""
         ready, replay = ~test, state.replay
-        if self.replay:
+        if self.replay_settings:
             ready &= self.buffer.can_sample(self.sampled, episode + self.collected)
             insert = self.each(self.buffer.insert_episode_batch, in_axes=(0, 0, None, None))
             replay = insert(replay, batch, episode, test)
@@ -227,7 +227,7 @@ class TrainingLoop:
 
         def update(u: Array | int, learner: LearnerState) -> tuple[LearnerState, Metrics]:
             k_sample, k_train = self._two(self.each(lambda key: jax.random.split(jax.random.fold_in(key, u)))(keys))
-            if not self.replay:
+            if not self.replay_settings:
                 return self._train(learner, fresh, state.t_env, k_train)
             sample = self.each(lambda store, key: self._sample(store, now, key))
             return self._train(learner, sample(state.replay, k_sample), state.t_env, k_train)

@@ -185,7 +185,7 @@ class Trainer:
         counters.wall_seconds = time.perf_counter() - self.started
         counters.window = [np.asarray(x).tolist() for x in jax.tree.leaves(self.window)]
         files = self.loop.learner.files(self.state.learner)
-        if run.save_replay_buffer and self.loop.replay:
+        if run.save_replay_buffer and self.loop.replay_settings:
             kept = min(counters.episode, self.loop.buffer.buffer_size)
             files["replay"] = jax.tree.map(
                 lambda x: x[:kept] if self.n_seeds is None else x[:, :kept], self.state.replay
@@ -217,7 +217,7 @@ class Trainer:
             self.window = jax.tree.unflatten(structure, saved)
             if "replay.safetensors" in checkpoint.manifest["files"]:
                 replay = self._load_replay(checkpoint)
-            elif self.loop.replay:
+            elif self.loop.replay_settings:
                 # Without its episodes the buffer starts empty, and so does the count of its episodes.
                 say("the checkpoint has no replay buffer: it is filled again, so the resume is not exact.")
                 self.counters.forgotten += self.counters.episode
