@@ -298,10 +298,10 @@ MUTANTS: list[Mutant] = [
         ("self.square / weight - mean**2", "self.square / weight"),
     ),
     *_of(
-        "learners/ppo_learner.py",
-        f"{KNOWN}::test_a_central_critic_values_every_agent",
-        ("RNNAgent(self.spec.state_size, self.spec.n_agents, 1,", "RNNAgent(self.spec.state_size, 1, 1,"),
-        ("jnp.broadcast_to(outputs[:, :, 0], (", "jnp.broadcast_to(outputs[:, :, 0, :1], ("),
+        "modules/critics/central.py",
+        f"{KNOWN}::test_a_central_critic_values_each_agent_from_its_own_input_and_the_state",
+        ("inputs @ weight[:own] + state @ weight[own:] + bias", "inputs @ weight[:own] + bias"),
+        ("inputs @ weight[:own] + state @ weight[own:] + bias", "state @ weight[own:] + bias"),
     ),
     # --- on-policy learners
     *_of(

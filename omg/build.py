@@ -15,6 +15,7 @@ from omg.components.action_selectors import REGISTRY as selector_REGISTRY
 from omg.components.episode_buffer import ReplayBuffer, make_scheme
 from omg.controllers import REGISTRY as mac_REGISTRY
 from omg.controllers import WITH_PARTNERS, Controller
+from omg.controllers.scripted_controller import ScriptedMAC
 from omg.envs import REGISTRY as env_REGISTRY
 from omg.envs import MultiAgentEnv, Spec, checked, trust
 from omg.envs.host import HostEnv
@@ -26,6 +27,7 @@ from omg.modules.agents import REGISTRY as agent_REGISTRY
 from omg.modules.am import REGISTRY as am_REGISTRY
 from omg.modules.critics import REGISTRY as critic_REGISTRY
 from omg.modules.mixers import REGISTRY as mixer_REGISTRY
+from omg.opponents import REGISTRY as scripted_REGISTRY
 from omg.opponents.pool import PoolSettings
 from omg.opponents.seating import SeatingSettings, seat
 from omg.runners import REGISTRY as r_REGISTRY
@@ -307,6 +309,13 @@ def load_player(found: checkpoints.Checkpoint, env: MultiAgentEnv, config: Mappi
     params = jax.tree.map(jnp.asarray, params)
     each = [params] if seeds == 1 else [jax.tree.map(lambda x, i=i: x[i], params) for i in range(seeds)]
     return Player(str(config["name"]), learner.mac, each, config, learner.artifacts.get("vae"))
+
+
+def scripted_player(env: MultiAgentEnv, name: str, what: str = "scripted policy") -> Player:
+    """A scripted policy in the seat of an agent; it has no networks."""
+    known = scripted_REGISTRY.get(env.spec.name, {})
+    policy = choose(known, name, f"{what} of {env.spec.name}")(env.spec)
+    return Player(name, ScriptedMAC(env.spec, policy), [jnp.int32(0)], {})
 
 
 def _within_limit(buffer: ReplayBuffer, gib: float, collected: int) -> ReplayBuffer:

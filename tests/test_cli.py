@@ -204,6 +204,8 @@ OTHER_VERBS = {
     "an agent model in the pool": (["pool", "--pool_algs=[iql_omg]"], "take iql"),
     "stages beyond the end": (["pool", "--pool_stages=[2]"], "above 0 and up to 1"),
     "pre-training without a pool": (["pretrain", "--config=iql_omg"], "omg pool --env-config=foraging"),
+    "an unknown scripted policy as agent": (["evaluate", "nearest_foot", "--pool=rules"], "nearest_food"),
+    "two scripted policies as agent": (["evaluate", "nearest_food", "slow", "--pool=rules"], "one scripted policy"),
     "crossplay of one": (["crossplay", "nearest_food"], "two or more"),
     "crossplay with an unknown policy": (["crossplay", "nearest_foot", "slow"], "nearest_food"),
     "adapt without a model": (["adapt"], "adapt needs a model"),

@@ -96,6 +96,17 @@ def test_evaluation_reports_every_member_of_the_pool(home, capsys):
     assert result["unseen"]["return"]["mean"] == pytest.approx(sum(unseen) / 2, abs=1e-5)
 
 
+def test_a_scripted_policy_is_tested_in_the_seat_of_the_agent(home):
+    """The bound that trained agents are compared with: it earns more than a slow policy with the same partners."""
+    earned = {}
+    for policy in ("nearest_food", "slow"):
+        folder = home / f"as_{policy}"
+        words = ["evaluate", policy, f"--pool={home / POOL}", "--test_nepisode=40", f"--run_dir={folder}"]
+        assert main([*words, *BOARD]) == 0
+        earned[policy] = json.loads((folder / "partners.json").read_text())["unseen"]["focal_return"]["mean"]
+    assert earned["nearest_food"] > earned["slow"] + 0.1
+
+
 def test_crossplay_pairs_all_agents(home):
     words = ["crossplay", str(home / "omg"), "slow", "--test_nepisode=4", f"--run_dir={home / 'cross'}"]
     assert main(words) == 0

@@ -28,7 +28,7 @@ SACRED_COMMANDS = {
     "print_named_configs": "print Sacred's named configurations",
 }
 """Verbs that Sacred provides; they take the settings of `train`."""
-TAKES_WORDS = ("pool", "crossplay", "workflow", "completion")
+TAKES_WORDS = ("evaluate", "pool", "crossplay", "workflow", "completion")
 """Verbs with positional arguments."""
 OF_A_MODEL = {
     "evaluate": (

@@ -7,22 +7,19 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from omg.build import Player, load_player, make_env
+from omg.build import Player, load_player, make_env, scripted_player
 from omg.commands.common import configure, result_folder, stamped
 from omg.config import Command
-from omg.controllers.scripted_controller import ScriptedMAC
 from omg.envs import MultiAgentEnv
 from omg.evaluation import report
 from omg.evaluation.encounters import Encounter
-from omg.opponents import REGISTRY as scripted_REGISTRY
 from omg.training.settings import RunSettings
 from omg.utils import checkpoints
 from omg.utils.files import check_writable, make_folder, write_text
 from omg.utils.logging import ProgressReport, say
-from omg.utils.settings import UserError, choose, fill
+from omg.utils.settings import UserError, fill
 
 SUMMARY = """\
 Plays every agent with every other: rows are the agent in one seat, columns the agent in all other seats. Arguments are
@@ -74,11 +71,9 @@ def main(command: Command) -> int:
 def player_of(word: str, runs: Mapping[str, checkpoints.Checkpoint], env: MultiAgentEnv) -> Player:
     if word in runs:
         return load_player(runs[word], env)
-    known = scripted_REGISTRY.get(env.spec.name, {})
-    if word not in known and "/" in word:
+    if "/" in word:
         raise UserError(f"there is no run in {word}.")
-    policy = choose(known, word, f"run or scripted policy of {env.spec.name}")(env.spec)
-    return Player(word, ScriptedMAC(env.spec, policy), [jnp.int32(0)], {})
+    return scripted_player(env, word, "run or scripted policy")
 
 
 def distinct(names: list[str]) -> list[str]:

@@ -9,8 +9,8 @@ from typing import Any
 import jax
 
 from omg.artifacts import open_pool
-from omg.build import Player, args_sanity_check, build, load_player, make_env
-from omg.commands.common import result_folder, saved_model
+from omg.build import Player, args_sanity_check, build, load_player, make_env, scripted_player
+from omg.commands.common import configure, result_folder, saved_model, stamped
 from omg.config import Command
 from omg.envs import MultiAgentEnv
 from omg.evaluation import report
@@ -29,11 +29,13 @@ from omg.utils.settings import UserError
 
 SUMMARY = """\
 Tests a saved model. Without --pool: as in training. With --pool: test_nepisode episodes with every member of a pool,
-training members and unseen ones apart, with intervals over seeds; writes partners.json, opponents.csv and figures."""
+training members and unseen ones apart, with intervals over seeds; writes partners.json, opponents.csv and figures.
+The name of a scripted policy in place of a model tests that policy in the agent's seat, as a bound to compare with."""
 EXAMPLES = [
     "omg evaluate --checkpoint_path=results/mine --test_nepisode=100 --save_replay",
     "omg evaluate --checkpoint_path=results/mine --pool=results/pools/foraging",
     "omg evaluate --checkpoint_path=results/mine --pool=rules",
+    "omg evaluate nearest_food --env-config=foraging --pool=results/pools/foraging",
 ]
 
 
@@ -42,11 +44,31 @@ def settings(command: Command) -> list[type]:
 
 
 def main(command: Command) -> int:
+    if command.words:
+        return scripted(command)
     extra = (PoolSettings,) if command.get("pool") else ()
     found, config, pool = saved_model(command, extra)
     folder = result_folder(config, found.path.parent.parent / "evaluation" / found.path.name)
     check_writable(folder)
-    summary = with_pool(found, config, pool, folder) if pool else as_trained(found, config, folder)
+    if pool:
+        player = load_player(found, make_env(config), config)
+        summary = {"t_env": found.t_env} | with_pool(player, found.manifest["seeds"], config, pool, folder)
+    else:
+        summary = as_trained(found, config, folder)
+    write_json(folder / "summary.json", summary)
+    print(folder)
+    return 0
+
+
+def scripted(command: Command) -> int:
+    """A scripted policy in the seat of the trained agent, with every member of a pool."""
+    name, *more = command.words
+    if more:
+        raise UserError("evaluate takes one scripted policy at a time: omg evaluate nearest_food --pool=…")
+    config = configure(command, (PoolSettings,), learns=False)
+    folder = check_writable(result_folder(config, stamped(config, f"evaluate_{name}")))
+    player = scripted_player(make_env(config), name)
+    summary = with_pool(player, [config["seed"]], config, command.get("pool"), folder)
     write_json(folder / "summary.json", summary)
     print(folder)
     return 0
@@ -80,11 +102,12 @@ def as_trained(found: checkpoints.Checkpoint, config: dict[str, Any], folder: Pa
     return summary
 
 
-def with_pool(found: checkpoints.Checkpoint, config: dict[str, Any], pool_path: str, folder: Path) -> dict[str, Any]:
-    """Every member of a pool with a saved agent; table, CSV and figures into the folder."""
+def with_pool(
+    player: Player, seeds: Sequence[int], config: dict[str, Any], pool_path: Any, folder: Path
+) -> dict[str, Any]:
+    """Every member of a pool with an agent; table, CSV and figures into the folder. `seeds` are those of the agent."""
     env = make_env(config)
     pool = open_pool(config | {"pool": pool_path})
-    player = load_player(found, env, config)
     ids = pool.ids(SPLIT_NAMES)
     if not ids:
         raise UserError(f"the pool in {pool.folder} has no members yet.")
@@ -95,8 +118,8 @@ def with_pool(found: checkpoints.Checkpoint, config: dict[str, Any], pool_path: 
         key = jax.random.key(config["seed"])
         save_focal_replay(env, player.mac, player.params[0], groups[-1], key, folder / "replay.gif", player.vae)
     results, played = play_all(env, player, groups, episodes, f"{player.name} with {len(ids)} partners")
-    estimates = report.write(folder, pool, results, found.manifest["seeds"], f"{player.name} on {config['env_config']}")
-    return {"t_env": found.t_env, "episodes_per_opponent": played, "opponents": report.plain_numbers(estimates)}
+    estimates = report.write(folder, pool, results, seeds, f"{player.name} on {config['env_config']}")
+    return {"episodes_per_opponent": played, "opponents": report.plain_numbers(estimates)}
 
 
 def play_all(

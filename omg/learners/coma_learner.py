@@ -21,11 +21,10 @@ from omg.utils.settings import UserError, choose, fill, setting
 
 
 @dataclass(frozen=True)
-class COMALearnerSettings(TargetSettings):
+class COMALearnerSettings(td.LambdaSettings, TargetSettings):
     critic: str = setting("coma", "critic network: coma")
     critic_lr: float = setting(5e-4, "learning rate of the critic", above=0)
     critic_steps: int = setting(8, "critic updates per policy update", above=0)
-    td_lambda: float = setting(0.6, "λ of the TD(λ) targets; 0: one-step targets", low=0, high=1)
     entropy_coef: float = setting(0.01, "weight of the entropy bonus", low=0)
 
 

@@ -20,8 +20,8 @@ from omg.envs.multiagentenv import Spec
 from omg.learners import td
 from omg.learners.base import LearnerState, Metrics, Params
 from omg.learners.on_policy import OnPolicyLearner, OnPolicySettings, Rollout, hindsight
-from omg.modules.agents import RNNAgent
 from omg.modules.am import Judge
+from omg.modules.critics import CentralCritic
 from omg.utils.settings import UserError, setting
 
 FORGET = 0.01
@@ -35,15 +35,15 @@ class PPOSettings(OnPolicySettings):
     value_coef: float = setting(0.5, "weight of the value loss", low=0)
     entropy_coef: float = setting(0.01, "weight of the entropy bonus", low=0)
     value_norm: bool = setting(True, "the critic learns returns with mean 0 and standard deviation 1")
-    central_critic: bool = setting(False, "the critic sees the global state (MAPPO); false: the agent's own input")
+    central_critic: bool = setting(False, "the critic sees also the global state (MAPPO); false: the agent's input")
     prosocial: float = setting(0.0, "weight of the team's mean reward in place of the agent's own", low=0, high=1)
 
 
-class Along(NamedTuple):
-    """What PPO needs of every step, `[time, batch, seat, …]`. A central critic of a team has one row per episode."""
+class PPOSteps(NamedTuple):
+    """What PPO needs of every step, `[time, batch, seat, …]`; `state` only for a central critic, else of size 0."""
 
     inputs: Float[Array, "time batch seat input"]
-    critic_inputs: Float[Array, "time batch row input"]
+    state: Float[Array, "time batch one state"]
     avail_actions: Bool[Array, "time batch seat action"]
     actions: Int[Array, "time batch seat"]
     log_pi: Float[Array, "time batch seat"]
@@ -58,7 +58,7 @@ class Memories(NamedTuple):
     """The recurrent states of both networks."""
 
     agent: Float[Array, "time batch seat hidden"]
-    critic: Float[Array, "time batch row hidden"]
+    critic: Float[Array, "time batch seat hidden"]
 
 
 class ReturnStatistics(NamedTuple):
@@ -109,13 +109,10 @@ class PPOLearner(OnPolicyLearner):
         return {**self.mac.init_params(k_agent), "critic": self.new_critic(k_critic)}
 
     def new_critic(self, key: Array) -> Any:
-        """Of one agent from its own input; central: of all agents at once from the state."""
+        """Each agent's value from its own input and, if it is central, the global state."""
         if not self.settings.central_critic:
             return self.mac.new_network(1, key)
-        if self.focal:
-            return RNNAgent(self.spec.state_size + self.mac.input_size, 1, 1, self.mac.agent_settings, key)
-        # Also in a cooperative game, where parts of the reward can be an agent's own.
-        return RNNAgent(self.spec.state_size, self.spec.n_agents, 1, self.mac.agent_settings, key)
+        return CentralCritic(self.mac.input_size, self.spec.state_size, self.mac.agent_settings, key)
 
     def init(self, key: Array) -> LearnerState:
         state = super().init(key)
@@ -125,17 +122,13 @@ class PPOLearner(OnPolicyLearner):
     def acting(self, state: LearnerState) -> Params:
         return {name: network for name, network in state.params.items() if name != "critic"}
 
-    def critic_inputs(self, batch: FocalBatch, inputs: Array) -> Float[Array, "time batch row input"]:
-        if not self.settings.central_critic:
-            return inputs
-        state = time_first(batch.state)
-        return jnp.concatenate([state, inputs], -1) if self.focal else state[:, :, :1]
-
-    def values(self, outputs: Float[Array, "time batch row value"], seats: int) -> Float[Array, "time batch seat"]:
-        """One value per agent from the critic's outputs."""
-        if self.settings.central_critic and not self.focal:
-            return jnp.broadcast_to(outputs[:, :, 0], (*outputs.shape[:2], seats))
-        return outputs[..., 0]
+    def criticise(
+        self, critic: Any, inputs: Array, state: Array, hidden: Array
+    ) -> tuple[Float[Array, "time batch seat"], Float[Array, "time batch seat hidden"]]:
+        """The critic's values and recurrent states, from the inputs of the agents and the global state."""
+        central = self.settings.central_critic
+        outputs, hidden = critic.unroll_with(state, inputs, hidden) if central else critic.unroll(inputs, hidden)
+        return outputs[..., 0], hidden
 
     # --- learning
 
@@ -149,14 +142,14 @@ class PPOLearner(OnPolicyLearner):
         # The policy learns on the embedding it acted on; only the agent model uses the hindsight choice.
         inputs = jnp.concatenate([seen.own, inferred.embedding], -1)
         actor = self.mac.unroll_on(params["agent"], seen, inferred.embedding)
-        for_critic = self.critic_inputs(batch, inputs)
         network = params["critic"]
-        outputs, hidden = network.unroll(for_critic, network.init_hidden(*for_critic.shape[1:3]))
+        state = time_first(batch.state)[:, :, :1, : None if s.central_critic else 0]
+        values, hidden = self.criticise(network, inputs, state, network.init_hidden(*inputs.shape[1:3]))
         judge = Judge(network, before_each_step(hidden), None)
         chosen = hindsight(self, judge, target, seen, batch, inferred, t_env, key)
         steps = td.steps_of(batch, s, self.spec.episode_limit, self.shared_reward)
         mean, deviation = target["returns"].scale()
-        values = self.values(outputs, steps.reward.shape[-1]) * deviation + mean
+        values = values * deviation + mean
         reward = self.mixed_reward(steps.reward)
         returns = td.lambda_targets(reward, steps.ended, steps.filled, values[1:], s.gamma, s.gae_lambda)
         advantage = normalised(returns - values[:-1], steps.acted, (0, 1) if self.per_seat else None)
@@ -164,9 +157,9 @@ class PPOLearner(OnPolicyLearner):
         if s.value_norm:
             target = {**target, "returns": target["returns"].updated(returns, steps.counted)}
             mean, deviation = target["returns"].scale()
-        along = Along(
+        along = PPOSteps(
             inputs=inputs[:-1],
-            critic_inputs=for_critic[:-1],
+            state=state[:-1],
             avail_actions=steps.avail_actions,
             actions=steps.actions,
             log_pi=pick(log_policy(actor.outputs[:-1], steps.avail_actions), steps.actions),
@@ -184,11 +177,11 @@ class PPOLearner(OnPolicyLearner):
         share = self.settings.prosocial
         return (1 - share) * reward + share * reward.mean(-1, keepdims=True) if share else reward
 
-    def chunk_loss(self, params: Params, along: Along, memory: Memories) -> tuple[Array, Metrics]:
+    def chunk_loss(self, params: Params, along: PPOSteps, memory: Memories) -> tuple[Array, Metrics]:
         """-min(ρ·A, clip(ρ)·A) + c_v·(V - G)² - c_e·H(π)."""
         s = self.settings
         outputs = params["agent"].unroll(along.inputs, memory.agent)[0]
-        values = self.values(params["critic"].unroll(along.critic_inputs, memory.critic)[0], outputs.shape[2])
+        values = self.criticise(params["critic"], along.inputs, along.state, memory.critic)[0]
         log_pi = log_policy(outputs, along.avail_actions)
         ratio = jnp.exp(pick(log_pi, along.actions) - along.log_pi)
         clipped = jnp.clip(ratio, 1 - s.ppo_clip, 1 + s.ppo_clip)

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from omg.components.action_selectors import UNAVAILABLE
 from omg.components.episode_buffer import FocalBatch, masked_mean, pick, time_first
 from omg.controllers.basic_controller import before_each_step
 from omg.envs.multiagentenv import Spec
@@ -21,15 +20,15 @@ from omg.learners.base import Metrics, Params
 from omg.learners.mixing import MixerSettings, MixingLearner
 from omg.learners.on_policy import OnPolicyLearner, OnPolicySettings, Rollout, hindsight
 from omg.modules.am import Judge
-from omg.utils.settings import UserError, setting
+from omg.utils.settings import UserError
 
 
 @dataclass(frozen=True)
-class PQNSettings(OnPolicySettings, MixerSettings):
-    td_lambda: float = setting(0.6, "λ of the TD(λ) targets; 0: one-step targets", low=0, high=1)
+class PQNSettings(td.LambdaSettings, OnPolicySettings, MixerSettings):
+    """On-policy settings, a mixer or none, λ."""
 
 
-class Along(NamedTuple):
+class PQNSteps(NamedTuple):
     """What PQN needs of every step, `[time, batch, seat, …]`; with a mixer targets have one row per episode."""
 
     inputs: Float[Array, "time batch seat input"]
@@ -63,17 +62,18 @@ class PQNLearner(MixingLearner, OnPolicyLearner):
         judge = Judge(params["agent"], before, time_first(batch.avail_actions))
         chosen = hindsight(self, judge, target, seen, batch, inferred, t_env, key)
         steps = td.steps_of(batch, s, self.spec.episode_limit, self.shared_reward)
-        value = jnp.where(steps.avail_next, unrolled.outputs[1:], UNAVAILABLE).max(-1)
+        q_next = unrolled.outputs[1:]
+        value = td.value_of_best(q_next, q_next, steps.avail_next, False)
         state = time_first(batch.state)[:, :, :1]
         if self.mixer_class:
             team = td.of_team(steps, self.spec)
             value = params["mixer"](value, state[1:, :, 0])
-            targets = td.lambda_targets(team.reward, team.ended, team.counted, value, s.gamma, s.td_lambda)[..., None]
+            targets = td.q_targets(team, value, s.gamma, s.td_lambda)[..., None]
             counted = team.counted[..., None]
         else:
-            targets = td.lambda_targets(steps.reward, steps.ended, steps.filled, value, s.gamma, s.td_lambda)
+            targets = td.q_targets(steps, value, s.gamma, s.td_lambda)
             counted = steps.counted
-        along = Along(
+        along = PQNSteps(
             inputs=jnp.concatenate([seen.own, inferred.embedding], -1)[:-1],
             state=state[:-1] if self.mixer_class else jnp.zeros((*steps.reward.shape[:2], 1, 0)),
             actions=steps.actions,
@@ -83,7 +83,7 @@ class PQNLearner(MixingLearner, OnPolicyLearner):
         )
         return Rollout(along, before[:-1], chosen, target), {"target_mean": masked_mean(targets, counted)}
 
-    def chunk_loss(self, params: Params, along: Along, memory: Array) -> tuple[Array, Metrics]:
+    def chunk_loss(self, params: Params, along: PQNSteps, memory: Array) -> tuple[Array, Metrics]:
         """The mean squared error to the TD(λ) targets."""
         q_taken = pick(params["agent"].unroll(along.inputs, memory)[0], along.actions)
         if self.mixer_class:

@@ -47,11 +47,11 @@ class QLearner(MixingLearner):
         q_taken = pick(q[:-1], steps.actions)
         q_next = self.next_value(q[1:], q_target[1:], steps.avail_next)
         if not self.mixer_class:
-            return td.td_loss(q_taken, td.q_targets(steps, q_next, s), steps.counted)
+            return td.td_loss(q_taken, td.q_targets(steps, q_next, s.gamma, s.td_lambda), steps.counted)
         team, state = td.of_team(steps, self.spec), time_first(batch.state)
         q_taken = params["mixer"](q_taken, state[:-1])
         q_next = target["mixer"](q_next, state[1:])
-        return td.td_loss(q_taken, td.q_targets(team, q_next, s), team.counted)
+        return td.td_loss(q_taken, td.q_targets(team, q_next, s.gamma, s.td_lambda), team.counted)
 
     def next_value(self, online: Array, target: Array, avail_actions: Array) -> Array:
         """The value of the next state. Variants of Q-learning override this."""

@@ -39,15 +39,15 @@ class QLearner4AM(Learner):
         self, params: Params, target: Params, batch: EpisodeBatch, t_env: Array, key: Array
     ) -> tuple[Array, Metrics]:
         """The TD loss of the focal agent plus the agent model's own loss."""
-        focal = self._refine_batch(batch)
+        s, focal = self.settings, self._refine_batch(batch)
         k_goals, k_model = jax.random.split(key)
         seen = self.mac.seen(focal)
         inferred = self.mac.infer_all(params, seen, focal)
         condition = self.condition(params, target, seen, focal, inferred, t_env, k_goals)
 
-        steps = td.steps_of(focal, self.settings, self.spec.episode_limit, self.shared_reward)
+        steps = td.steps_of(focal, s, self.spec.episode_limit, self.shared_reward)
         q_taken, q_next = self.values(params, target, seen, steps, condition.embedding)
-        loss, metrics = td.td_loss(q_taken, td.q_targets(steps, q_next, self.settings), steps.counted)
+        loss, metrics = td.td_loss(q_taken, td.q_targets(steps, q_next, s.gamma, s.td_lambda), steps.counted)
 
         model_loss, model_metrics = self.mac.am.loss(params, seen, focal, inferred, condition.chosen, k_model)
         return loss + model_loss, {**metrics, **model_metrics}

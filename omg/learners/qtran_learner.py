@@ -51,7 +51,7 @@ class QTranLearner(QLearner):
         chooser = online.outputs if self.settings.double_q else frozen.outputs
         best_next = td.best_action(chooser[1:], steps.avail_next)
         joint_next = target["mixer"].joint_q(frozen.hidden[1:], one_hot(best_next), state[1:])
-        y = td.q_targets(team, joint_next, self.settings)
+        y = td.q_targets(team, joint_next, self.settings.gamma, self.settings.td_lambda)
         hidden, q, state = online.hidden[:-1], online.outputs[:-1], state[:-1]
         joint = mixer.joint_q(hidden, one_hot(steps.actions), state)
         td_loss, metrics = td.td_loss(joint, y, team.counted)

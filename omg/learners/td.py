@@ -17,9 +17,13 @@ from omg.utils.settings import setting
 
 
 @dataclass(frozen=True)
-class QSettings(TargetSettings):
-    double_q: bool = setting(True, "double Q-learning: the online network chooses the action of the target")
+class LambdaSettings:
     td_lambda: float = setting(0.6, "λ of the TD(λ) targets; 0: one-step targets", low=0, high=1)
+
+
+@dataclass(frozen=True)
+class QSettings(LambdaSettings, TargetSettings):
+    double_q: bool = setting(True, "double Q-learning: the online network chooses the action of the target")
 
 
 class Steps(NamedTuple):
@@ -100,12 +104,12 @@ def value_of_best(
 
 
 def q_targets(
-    steps: Steps | TeamSteps, next_value: Float[Array, "*axes"], settings: QSettings
+    steps: Steps | TeamSteps, next_value: Float[Array, "*axes"], gamma: float, td_lambda: float
 ) -> Float[Array, "*axes"]:
     """The targets of Q-learning, without gradient."""
-    if settings.td_lambda == 0:
-        return one_step_targets(steps.reward, steps.ended, next_value, settings.gamma)
-    targets = lambda_targets(steps.reward, steps.ended, steps.counted, next_value, settings.gamma, settings.td_lambda)
+    if td_lambda == 0:
+        return one_step_targets(steps.reward, steps.ended, next_value, gamma)
+    targets = lambda_targets(steps.reward, steps.ended, steps.counted, next_value, gamma, td_lambda)
     return jax.lax.stop_gradient(targets)
 
 

@@ -27,13 +27,13 @@ from omg.learners.base import Learner, LearnerSettings, LearnerState, TargetSett
 from omg.learners.coma_learner import COMALearner, COMALearnerSettings
 from omg.learners.hop_learner import HopLearner, HopLearnerSettings, discounted, label
 from omg.learners.on_policy import chop, dealt, shuffled
-from omg.learners.ppo_learner import Along, Memories, PPOLearner, PPOSettings, ReturnStatistics, normalised
+from omg.learners.ppo_learner import Memories, PPOLearner, PPOSettings, PPOSteps, ReturnStatistics, normalised
 from omg.learners.pqn_learner import PQNLearner, PQNSettings
 from omg.learners.q_learner import QLearner, QLearnerSettings
 from omg.learners.q_learner_4am import QLearner4AM, QLearner4AMSettings
 from omg.learners.qtran_learner import QTranLearner, QTranLearnerSettings
 from omg.modules.agents import REGISTRY as agents
-from omg.modules.agents import AgentSettings
+from omg.modules.agents import AgentSettings, RNNAgent
 from omg.modules.am import Conditioning, Inferred, Judge, Seen
 from omg.modules.am.base_am import BaseAM, BaseAMSettings, action_loss
 from omg.modules.am.liam_am import LIAM, LIAMSettings
@@ -215,7 +215,7 @@ def test_q_learning_with_td_lambda_targets():
     steps = td.TeamSteps(jnp.array([[1.0], [2.0]]), 0 * ones, ones)
 
     def targets(value, td_lambda=0.5):
-        return td.q_targets(steps, value, td.QSettings(gamma=0.5, td_lambda=td_lambda))
+        return td.q_targets(steps, value, 0.5, td_lambda)
 
     value = jnp.array([[4.0], [8.0]])
     np.testing.assert_allclose(targets(value)[:, 0], [1 + 0.5 * (2 + 3), 6.0])
@@ -390,9 +390,9 @@ def chunks_of(log_pi, advantage, avail_actions=None, returns=None, acted=None, c
     steps = len(log_pi)
     ones, none = jnp.ones((steps, 1, 1)), jnp.zeros((steps, 1, 1, 1))
     avail = jnp.ones((steps, 2), bool) if avail_actions is None else jnp.asarray(avail_actions, bool)
-    return Along(
+    return PPOSteps(
         inputs=none,
-        critic_inputs=none,
+        state=none[..., :0],
         avail_actions=avail[:, None, None],
         actions=jnp.zeros((steps, 1, 1), jnp.int32),
         log_pi=column(log_pi),
@@ -406,7 +406,7 @@ def chunks_of(log_pi, advantage, avail_actions=None, returns=None, acted=None, c
 
 def ppo(logits, chunks, values=None, **settings):
     stub = SimpleNamespace(settings=PPOSettings(**settings), focal=False)
-    stub.values = lambda outputs, seats: PPOLearner.values(stub, outputs, seats)
+    stub.criticise = functools.partial(PPOLearner.criticise, stub)
     logits, memory = jnp.asarray(logits, jnp.float32), jnp.zeros((1, 1, 1))
     critic = Fixed(jnp.zeros((len(logits), 1, 1, 1)) if values is None else column(values)[..., None])
 
@@ -557,7 +557,7 @@ def test_generalised_advantages_by_a_loop(bootstrap, cooperative):
         settings=settings, mac=FixedMAC(), artifacts={}, spec=spec_of(), shared_reward=cooperative, per_seat=True,
         focal=False,
     )  # fmt: skip
-    for name in ("mixed_reward", "values", "critic_inputs"):
+    for name in ("mixed_reward", "criticise"):
         setattr(stub, name, functools.partial(getattr(PPOLearner, name), stub))
     outputs = (np.swapaxes(values, 0, 1)[..., None] - 1) / 2
     critic = Fixed(outputs, outputs + 7)
@@ -604,18 +604,20 @@ def test_the_loss_of_on_policy_learners_includes_the_agent_models_loss():
     assert loss == 1.25
 
 
-def test_a_central_critic_values_every_agent():
-    """One output per agent from the global state, in every type of game."""
-    stub = SimpleNamespace(settings=PPOSettings(central_critic=True), focal=False)
-    each = jnp.array([[[[5.0, 7.0]]]])
-    np.testing.assert_array_equal(PPOLearner.values(stub, each, 2)[0, 0], [5, 7])
-    for game_type in ("cooperative", "mixed"):
-        spec = spec_of(game_type=game_type)
-        config = {"central_critic": True, "agent_output_type": "pi_logits", "rnn_hidden_dim": 4}
-        learner = PPOLearner(spec, BasicMAC(spec, config), config)
-        critic = jax.eval_shape(learner.new_critic, KEY)
-        assert critic.fc1.weight.shape == (spec.state_size, 4)
-        assert critic.fc2.weight.shape == (4, 2)
+def test_a_central_critic_values_each_agent_from_its_own_input_and_the_state():
+    """Like the plain network on both, in every type of game."""
+    spec = spec_of(game_type="mixed")
+    config = {"central_critic": True, "agent_output_type": "pi_logits", "rnn_hidden_dim": 4}
+    learner = PPOLearner(spec, BasicMAC(spec, config), config)
+    critic = learner.new_critic(KEY)
+    own = jax.random.normal(KEY, (3, 2, spec.n_agents, learner.mac.input_size))
+    state = jax.random.normal(jax.random.fold_in(KEY, 1), (3, 2, 1, spec.state_size))
+    start = jnp.ones((2, spec.n_agents, 4))
+    values, hidden = learner.criticise(critic, own, state, start)
+    both = jnp.concatenate([own, jnp.broadcast_to(state, (*own.shape[:3], spec.state_size))], -1)
+    outputs, expected = RNNAgent.unroll(critic, both, start)
+    np.testing.assert_allclose(values, outputs[..., 0], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(hidden, expected, rtol=1e-4, atol=1e-6)
 
 
 def test_the_td_lambda_targets_of_pqn_by_a_loop():

@@ -21,10 +21,8 @@ class AgentSettings:
     rnn_cell: Literal["gru", "lstm"] = setting("gru", "recurrent cell: gru or lstm")
     layer_norm: bool = setting(True, "layer normalisation before the recurrent layer and before the outputs")
     init: Literal["pytorch", "orthogonal"] = setting("orthogonal", "initial weights: pytorch (uniform) or orthogonal")
-
-
-OUTPUT_GAIN = 0.01
-"""Outputs start near zero: a policy almost uniform, action values not overestimated by their maximum."""
+    output_gain: float = setting(0.01, "init orthogonal: scale of the output layer's initial weights", above=0)
+    """Near zero, a policy starts almost uniform, and the maximum over actions does not overestimate values."""
 
 
 class DuellingHead(eqx.Module):
@@ -59,7 +57,7 @@ class RNNAgent(eqx.Module):
         hidden, orthogonal = settings.rnn_hidden_dim, settings.init == "orthogonal"
         self.fc1 = Linear(input_size, hidden, k_in, math.sqrt(2) if orthogonal else None)
         self.rnn = (GRU if settings.rnn_cell == "gru" else LSTM)(hidden, hidden, k_rnn, orthogonal)
-        self.fc2 = self.make_head(hidden, n_actions, k_out, OUTPUT_GAIN if orthogonal else None)
+        self.fc2 = self.make_head(hidden, n_actions, k_out, settings.output_gain if orthogonal else None)
         self.norm_in = LayerNorm(hidden) if settings.layer_norm else None
         self.norm_out = LayerNorm(hidden) if settings.layer_norm else None
 
@@ -92,8 +90,14 @@ class RNNAgent(eqx.Module):
     def unroll(
         self, inputs: Float[Array, "time batch agent input"], hidden: Float[Array, "batch agent hidden"]
     ) -> tuple[Float[Array, "time batch agent action"], Float[Array, "time batch agent hidden"]]:
-        time, batch, n_agents, _ = inputs.shape
-        x = self.enter(self.fc1(inputs.reshape(time, batch * n_agents, -1)))
+        return self.unroll_from(self.fc1(inputs), hidden)
+
+    def unroll_from(
+        self, x: Float[Array, "time batch agent unit"], hidden: Float[Array, "batch agent hidden"]
+    ) -> tuple[Float[Array, "time batch agent action"], Float[Array, "time batch agent hidden"]]:
+        """The rest of `unroll` after the first layer's products."""
+        time, batch, n_agents, _ = x.shape
+        x = self.enter(x).reshape(time, batch * n_agents, -1)
         hiddens = self.rnn.unroll(x, hidden.reshape(batch * n_agents, -1))
         hiddens = hiddens.reshape(time, batch, n_agents, -1)
         return self.head(hiddens), hiddens

@@ -2,8 +2,9 @@
 
 from typing import Any
 
+from omg.modules.critics.central import CentralCritic
 from omg.modules.critics.coma import COMACritic, CriticSettings
 
 REGISTRY: dict[str, Any] = {"coma": COMACritic}
 
-__all__ = ["REGISTRY", "COMACritic", "CriticSettings"]
+__all__ = ["REGISTRY", "COMACritic", "CentralCritic", "CriticSettings"]
