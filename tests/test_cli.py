@@ -362,7 +362,7 @@ def test_jobs_in_parallel_end_with_the_worst_status(tmp_path):
     assert not (tmp_path / "after_bad.log").exists()
 
 
-@pytest.mark.parametrize(("map_name", "each_seat"), [("8m", 4), ("3s_vs_5z", 8)])
+@pytest.mark.parametrize(("map_name", "each_seat"), [("8m", 16), ("3s_vs_5z", 40)])
 def test_a_comparison_on_battle_has_about_as_many_parallel_environments_on_every_map(map_name, each_seat, tmp_path):
     content = workflow.read("battle")
     plan = workflow.plan_of("battle", content, workflow.budget_of(content, "paper"), tmp_path, map_name)

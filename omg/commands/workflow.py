@@ -2,8 +2,8 @@
 
 A workflow lists `stages`. A stage is a mapping whose first key is a verb (collect, pool, pretrain, train, evaluate,
 adapt, compare) with its subject; its other keys are settings, and `with` holds settings that several stages share.
-Every stage has a folder of its own. In a setting, `{name}` stands for the folder of an earlier stage or for a variable
-of the budget. A stage that finished stays finished; the same command continues where it was stopped.
+Every stage has a folder of its own. In a subject or setting, `{name}` stands for the folder of an earlier stage or for
+a variable of the budget. A stage that finished stays finished; the same command continues where it was stopped.
 """
 
 from __future__ import annotations
@@ -236,7 +236,9 @@ class _Builder:
         title = check_name(str(values.pop("name", f"{verb}_{of}" if subject else verb)), "stage")
         if title in self.homes:
             raise UserError(f"two stages are called {title}: give one a name of its own (name: …).")
-        home, after = self.folder / title, set()
+        home = self.folder / title
+        after: set[str] = set()
+        subject = self._fill(subject, after)
         if verb in OF_A_MODEL:
             after.add(str(subject))
         filled = {key: self._fill(value, after) for key, value in values.items()}

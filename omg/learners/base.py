@@ -151,9 +151,11 @@ class Learner:
         params, opt_state = self.step(state.params, grads, state.opt_state, t_env)
         return self.refresh_target(LearnerState(params, state.target, opt_state, state.updates + 1))
 
-    def step(self, params: Params, grads: Params, opt_state: Any, t_env: Array) -> tuple[Params, Any]:
-        """One step of the optimiser."""
-        updates, opt_state = self.optimiser().update(grads, opt_state, params)
+    def step(
+        self, params: Params, grads: Params, opt_state: Any, t_env: Array, lr: float | None = None
+    ) -> tuple[Params, Any]:
+        """One step of the optimiser, with another learning rate than `lr` if one is given."""
+        updates, opt_state = self.optimiser(lr).update(grads, opt_state, params)
         return optax.apply_updates(params, self.decayed(updates, t_env)), opt_state
 
     def decayed(self, updates: Any, t_env: Array) -> Any:

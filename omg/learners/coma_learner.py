@@ -58,13 +58,10 @@ class COMALearner(Learner):
     def target_of(self, params: Params) -> Params:
         return {"critic": params["critic"]}
 
-    def critic_optimiser(self) -> optax.GradientTransformation:
-        return self.optimiser(self.settings.critic_lr)
-
     def init_optimiser(self, params: Params) -> Any:
         return {
             "agent": self.optimiser().init(params["agent"]),
-            "critic": self.critic_optimiser().init(params["critic"]),
+            "critic": self.optimiser(self.settings.critic_lr).init(params["critic"]),
         }
 
     def critic_targets(self, target_critic: Any, batch: EpisodeBatch) -> Array:
@@ -100,21 +97,18 @@ class COMALearner(Learner):
     def gradient(self, state: LearnerState, batch: EpisodeBatch, t_env: Array, key: Array) -> tuple[Any, Metrics]:
         """All steps of critic and policy on a batch; the result is the new networks and optimiser states."""
         targets = self.critic_targets(state.target["critic"], batch)
-        critic_optimiser, optimiser = self.critic_optimiser(), self.optimiser()
 
         def improve(carry, _):
             critic, opt_state = carry
             loss, grads = jax.value_and_grad(self.critic_loss)(critic, batch, targets)
-            updates, opt_state = critic_optimiser.update(grads, opt_state, critic)
-            return (optax.apply_updates(critic, self.decayed(updates, t_env)), opt_state), loss
+            return self.step(critic, grads, opt_state, t_env, self.settings.critic_lr), loss
 
         start = (state.params["critic"], state.opt_state["critic"])
         (critic, critic_opt), critic_losses = jax.lax.scan(improve, start, None, length=self.settings.critic_steps)
 
         gradient = jax.value_and_grad(self.policy_loss, has_aux=True)
         (loss, metrics), grads = gradient(state.params["agent"], critic, batch, t_env)
-        updates, agent_opt = optimiser.update(grads, state.opt_state["agent"], state.params["agent"])
-        agent = optax.apply_updates(state.params["agent"], self.decayed(updates, t_env))
+        agent, agent_opt = self.step(state.params["agent"], grads, state.opt_state["agent"], t_env)
 
         metrics = {"loss": loss, "grad_norm": optax.global_norm(grads), "critic_loss": critic_losses[-1], **metrics}
         return ({"agent": agent, "critic": critic}, {"agent": agent_opt, "critic": critic_opt}), metrics
