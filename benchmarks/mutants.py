@@ -286,7 +286,7 @@ MUTANTS: list[Mutant] = [
     *_of(
         "learners/ppo_learner.py",
         f"{KNOWN}::test_generalised_advantages_by_a_loop",
-        ("steps.reward.shape[-1]) * deviation + mean", "steps.reward.shape[-1])"),
+        ("values = values * deviation + mean", "values = 1 * values"),
         ("returns=(returns - mean) / deviation", "returns=returns"),
     ),
     *_of(
@@ -302,6 +302,31 @@ MUTANTS: list[Mutant] = [
         f"{KNOWN}::test_a_central_critic_values_each_agent_from_its_own_input_and_the_state",
         ("inputs @ weight[:own] + state @ weight[own:] + bias", "inputs @ weight[:own] + bias"),
         ("inputs @ weight[:own] + state @ weight[own:] + bias", "state @ weight[own:] + bias"),
+    ),
+    # --- partners and scores
+    *_of(
+        "runners/team_runner.py",
+        "test_with_partners.py::test_best_responses_to_several_partners_in_one_program",
+        ("return tuple(place[None] for _ in lineup.groups)", "return tuple(0 * place[None] for _ in lineup.groups)"),
+    ),
+    *_of(
+        "controllers/mixed_controller.py",
+        "test_with_partners.py::test_best_responses_to_several_partners_in_one_program",
+        ("jnp.stack(actions)[params.group]", "actions[0]"),
+        ("np.where(groups == g, places, 0)", "0 * places"),
+    ),
+    *_of(
+        "runners/team_runner.py",
+        "test_with_partners.py::test_only_the_oracle_is_told_who_its_partners_are",
+        ("jax.nn.one_hot(ids, self.mac.prior_size).sum(-2)", "jax.nn.one_hot(0 * ids, self.mac.prior_size).sum(-2)"),
+    ),
+    *_of(
+        "evaluation/scores.py",
+        "evaluation/test_scores.py",
+        ("(returns - self.random) / (self.best - self.random)", "(returns - self.random) / self.best"),
+        ("return self.best - self.random >= least", "return self.best >= least"),
+        ("scores[row, np.arange(partners)]", "scores.ravel()[row % scores.size]"),
+        ("0.5 * (x[:, None] == y)", "0.0 * (x[:, None] == y)"),
     ),
     # --- on-policy learners
     *_of(
@@ -329,11 +354,10 @@ MUTANTS: list[Mutant] = [
     *_of(
         "learners/pqn_learner.py",
         f"{KNOWN}::test_the_td_lambda_targets_of_pqn_by_a_loop",
-        ("unrolled.outputs[1:], UNAVAILABLE).max(-1)", "unrolled.outputs[:-1], UNAVAILABLE).max(-1)"),
-        ("unrolled.outputs[1:], UNAVAILABLE).max(-1)", "unrolled.outputs[1:], UNAVAILABLE).min(-1)"),
-        ("steps.filled, value, s.gamma, s.td_lambda)", "steps.filled, value, s.gamma, 0.0)"),
-        ("lambda_targets(team.reward, team.ended", "lambda_targets(team.reward, 0 * team.ended"),
-        ("lambda_targets(steps.reward, steps.ended", "lambda_targets(steps.reward, 0 * steps.ended"),
+        ("q_next = unrolled.outputs[1:]", "q_next = unrolled.outputs[:-1]"),
+        ("td.value_of_best(q_next, q_next,", "td.value_of_best(q_next, -q_next,"),
+        ("td.q_targets(steps, value, s.gamma, s.td_lambda)", "td.q_targets(steps, value, s.gamma, 0.0)"),
+        ("td.q_targets(team, value, s.gamma, s.td_lambda)", "td.q_targets(team, value, 1.0, s.td_lambda)"),
     ),
     *_of(
         "learners/base.py",
@@ -344,7 +368,7 @@ MUTANTS: list[Mutant] = [
     *_of(
         "learners/td.py",
         f"{KNOWN}::test_q_learning_with_td_lambda_targets",
-        ("settings.gamma, settings.td_lambda", "settings.gamma, 1.0"),
+        ("next_value, gamma, td_lambda)", "next_value, gamma, 1.0)"),
         ("return jax.lax.stop_gradient(targets)", "return targets"),
     ),
     # --- agent models

@@ -6,16 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
-
 from omg import artifacts
 from omg import config as configuration
 from omg.components.action_selectors import REGISTRY as selector_REGISTRY
 from omg.components.episode_buffer import ReplayBuffer, make_scheme
 from omg.controllers import REGISTRY as mac_REGISTRY
 from omg.controllers import WITH_PARTNERS, Controller
-from omg.controllers.scripted_controller import ScriptedMAC
 from omg.envs import REGISTRY as env_REGISTRY
 from omg.envs import MultiAgentEnv, Spec, checked, trust
 from omg.envs.host import HostEnv
@@ -27,9 +23,8 @@ from omg.modules.agents import REGISTRY as agent_REGISTRY
 from omg.modules.am import REGISTRY as am_REGISTRY
 from omg.modules.critics import REGISTRY as critic_REGISTRY
 from omg.modules.mixers import REGISTRY as mixer_REGISTRY
-from omg.opponents import REGISTRY as scripted_REGISTRY
 from omg.opponents.pool import PoolSettings
-from omg.opponents.seating import SeatingSettings, seat
+from omg.opponents.seating import SPLITS_OF, SeatingSettings, seat
 from omg.runners import REGISTRY as r_REGISTRY
 from omg.runners import HostRunner, PolicyGroup, TeamRunner, focal_scheme
 from omg.runners.workers import Recipe
@@ -157,7 +152,7 @@ def _with_partners(config: Config) -> tuple[Config, list[str]]:
 
 def args_sanity_check(config: Mapping[str, Any]) -> tuple[Config, list[str]]:
     """Adjusts settings that do not fit together and says so; refuses what cannot be adjusted."""
-    config, notices = dict(config), list[str]()
+    config, notices = _sized_by_pool(dict(config)), list[str]()
     if choose(le_REGISTRY, config["learner"], "learner").on_policy:
         return config, notices
     replay, envs = fill(ReplaySettings, config), fill(LoopSettings, config).batch_size_run
@@ -179,6 +174,15 @@ def args_sanity_check(config: Mapping[str, Any]) -> tuple[Config, list[str]]:
         if config["buffer_size"] < replay.batch_size:
             raise UserError(f"buffer_size, a multiple of batch_size_run ({envs}), is below batch_size.")
     return config, notices
+
+
+def _sized_by_pool(config: Config) -> Config:
+    """What the number of partners determines: the seeds of best responses, and the oracle's input."""
+    if config.get("one_partner_each") and config["seeds"] == 1:
+        config["seeds"] = max(len(artifacts.open_pool(config).ids(SPLITS_OF[config["partners"]])), 1)
+    if config.get("identities") == 0:
+        config["identities"] = len(artifacts.open_pool(config).members)
+    return config
 
 
 # --- components
@@ -246,6 +250,12 @@ def build(
         groups, algorithms = stand_ins.groups if stand_ins else None, list(configuration.available("algs"))
         seating = fill(SeatingSettings, config)
         seats = seat(seating, run.name, env.spec, algorithms, lambda: artifacts.open_pool(config), groups)
+        partners = [group.size for opponents in seats.opponents for group in opponents.groups]
+        if seating.one_partner_each and partners != [run.seeds]:
+            raise UserError(
+                f"one_partner_each trains one seed for every partner: there are {partners[0]}, not {run.seeds}. Leave "
+                "seeds and multi_algs out."
+            )
     learner = make_learner(env, config, saved, stand_ins)
     mac: Any = learner.mac
     scheme, axes = make_scheme(env.spec)
@@ -253,8 +263,9 @@ def build(
     if focal:
         run = replace(run, t_max=run.t_max * env.spec.n_agents)
         runner: Any = TeamRunner(
-            env, mac, *seats, scheme, axes, settings.batch_size_run, run.n_seeds, seating.opponents_per_collection
-        )
+            env, mac, *seats, scheme, axes, settings.batch_size_run, run.n_seeds, seating.opponents_per_collection,
+            seating.one_partner_each,
+        )  # fmt: skip
         scheme = scheme | focal_scheme(mac)
     elif host:
         recipe = Recipe(run.env, dict(run.env_args), run.seed, loaded(), trust.allowed())
@@ -274,48 +285,6 @@ def build(
             f"{buffer.buffer_size}. Try --buffer_size={-(-loop.sampled // loop.collected) * loop.collected} or more."
         )
     return Experiment(dict(config), run, env, mac, learner, loop)
-
-
-class Player(NamedTuple):
-    """A saved agent with every seed it was trained with, ready to sit in one seat or in all others."""
-
-    name: str
-    mac: Any
-    params: list[Any]
-    """The networks of each seed."""
-    config: Config
-    vae: Any = None
-
-    def group(self) -> PolicyGroup:
-        """As opponents: its first seed."""
-        return PolicyGroup(self.mac, jax.tree.map(lambda x: jnp.asarray(x)[None], self.params[0]), (0,))
-
-
-def load_player(found: checkpoints.Checkpoint, env: MultiAgentEnv, config: Mapping[str, Any] | None = None) -> Player:
-    """Any saved model: its components are built and its networks restored."""
-    config = dict(config or found.manifest["config"])
-    learner = make_learner(env, config, found)
-    state = jax.eval_shape(learner.init, jax.random.key(0))
-    # A critic values candidate subgoals in evaluations, although it does not act.
-    names = [name for name in state.params if name in learner.acting(state) or name == "critic"]
-    seeds = len(found.manifest["seeds"])
-
-    def like(tree: Any) -> Any:
-        if seeds == 1:
-            return tree
-        return jax.tree.map(lambda x: jax.ShapeDtypeStruct((seeds, *x.shape), x.dtype), tree)
-
-    params = {name: checkpoints.load(found, name, like(state.params[name])) for name in names if name != "mixer"}
-    params = jax.tree.map(jnp.asarray, params)
-    each = [params] if seeds == 1 else [jax.tree.map(lambda x, i=i: x[i], params) for i in range(seeds)]
-    return Player(str(config["name"]), learner.mac, each, config, learner.artifacts.get("vae"))
-
-
-def scripted_player(env: MultiAgentEnv, name: str, what: str = "scripted policy") -> Player:
-    """A scripted policy in the seat of an agent; it has no networks."""
-    known = scripted_REGISTRY.get(env.spec.name, {})
-    policy = choose(known, name, f"{what} of {env.spec.name}")(env.spec)
-    return Player(name, ScriptedMAC(env.spec, policy), [jnp.int32(0)], {})
 
 
 def _within_limit(buffer: ReplayBuffer, gib: float, collected: int) -> ReplayBuffer:

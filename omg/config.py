@@ -146,7 +146,7 @@ def recursive_dict_update(base: Mapping[str, Any], update: Mapping[str, Any]) ->
 
 
 def available(folder: str) -> dict[str, Path]:
-    """The shipped configurations by name; `folder` is algs, envs, presets or workflows."""
+    """The shipped configurations by name; `folder` is algs, envs, presets, tasks or workflows."""
     return {path.stem: path for path in sorted((CONFIG_DIR / folder).glob("*.yaml"))}
 
 
@@ -154,7 +154,7 @@ def named(folder: str, name: str) -> Config:
     """A shipped configuration by its name, or a file by its path."""
     if name.endswith((".yaml", ".yml")):
         return read_yaml(Path(name))
-    what = {"algs": "config", "envs": "env-config", "workflows": "workflow", "presets": "preset"}[folder]
+    what = {"algs": "config", "envs": "env-config"}.get(folder, folder.removesuffix("s"))
     return read_yaml(choose(available(folder), name, what))
 
 

@@ -12,7 +12,7 @@ import yaml
 
 from omg.cli import main
 from omg.commands import workflow
-from omg.commands.workflow import Stage
+from omg.commands.stages import Stage
 from omg.config import Command
 from omg.controllers.scripted_controller import ScriptedMAC
 from omg.envs import make

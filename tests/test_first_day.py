@@ -24,7 +24,7 @@ from omg.build import build
 from omg.cli import main
 from omg.commands.adapt import choose_co_players
 from omg.commands.adapt import show as show_adaptation
-from omg.commands.workflow import plan_of
+from omg.commands.stages import plan_of
 from omg.envs import MultiAgentEnv, Spec, Timestep, checked, make, trust
 from omg.envs.host import HostEnv
 from omg.evaluation import report

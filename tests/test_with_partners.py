@@ -9,11 +9,12 @@ from omg.build import StandIns, build
 from omg.components.episode_buffer import EpisodeBatch, ReplayBuffer, all_agents, make_scheme, refine
 from omg.controllers import BasicMAC
 from omg.controllers.scripted_controller import ScriptedMAC
+from omg.envs import make
 from omg.modules.vae import VAE
 from omg.opponents.pool import untrained
 from omg.runners import Opponents, PolicyGroup, TeamRunner, focal_scheme
 from tests.conftest import play
-from tests.helpers import configuration
+from tests.helpers import configuration, train
 
 SMALL = {"rnn_hidden_dim": 4, "test_nepisode": 4, "batch_size_run": 2, "length_buckets": 1}
 REPLAY = {"batch_size": 2, "buffer_size": 16, "updates_per_iteration": 1}
@@ -86,6 +87,47 @@ def test_every_member_is_sampled_equally_often(two_step):
     shares = np.bincount(members, minlength=5) / len(members)
     # Two different members share each of 1500 collections: the standard error of a share is about 0.008.
     np.testing.assert_allclose(shares, 0.2, atol=0.03)
+
+
+def always(spec, *actions):
+    """Scripted partners that always take the same action."""
+    policies = [lambda obs, avail, seat, key, a=a: jnp.int32(a) for a in actions]
+    return PolicyGroup(ScriptedMAC(spec, *policies), jnp.arange(len(actions)), tuple(actions))
+
+
+def test_best_responses_to_several_partners_in_one_program():
+    """The climbing game: the best replies to an action are the best of its row and of its column."""
+    args = configuration("iql", "climbing")["env_args"]
+    env, payoff = make("matrix_game", **args), np.array(args["payoff"])
+    updates = {"t_max": 3000, "one_partner_each": True, "seeds": 3, "epsilon_finish": 0.5, "lr": 0.01}
+    small = SMALL | {"batch_size_run": 8, "batch_size": 8, "buffer_size": 64, "updates_per_iteration": 2, "pool": "x"}
+    partners = StandIns([always(env.spec, 0, 2), always(env.spec, 1)], {})
+    experiment = build(configuration("iql", "climbing", **(small | updates)), partners)
+    state, _ = train(experiment)
+    _, stats = experiment.loop.test(state, 0, 4)
+    np.testing.assert_array_equal(stats.members[:, :, 0], [[0] * 4, [1] * 4, [2] * 4])
+    best = (payoff.max(0) + payoff.max(1)) / 2
+    np.testing.assert_array_equal(stats.focal_returns.mean(1), best)
+
+
+def test_only_the_oracle_is_told_who_its_partners_are(two_step):
+    """Its policy's input ends with the partner's place in the pool; episodes of others do not hold it at all."""
+    partners = stand_ins(two_step)
+    oracle = build(configuration("ppo_oracle", "two_step", **SMALL, identities=5, pool="x"), partners)
+    batch, stats = oracle.loop.runner.run(
+        oracle.learner.acting(oracle.loop.init().learner), jnp.int32(0), jax.random.key(0), True, number=1
+    )
+    expected = np.eye(5)[np.asarray(stats.members)[:, 0]]
+    np.testing.assert_array_equal(batch["prior"][:, 0], expected)
+    focal = refine(batch, 2)
+    params = oracle.learner.init(jax.random.key(0)).params
+    embedding = np.asarray(oracle.mac.infer_all(params, oracle.mac.seen(focal), focal).embedding)
+    by_seat = np.moveaxis(expected.reshape(2, -1, 5), 0, 1)
+    np.testing.assert_array_equal(embedding, np.broadcast_to(by_seat, embedding.shape))
+    for config in ("ppo", "iql_am", "iql_liam", "iql_omg"):
+        experiment = focal_experiment(config, two_step)
+        assert not experiment.mac.told_partners
+        assert "prior" not in focal_scheme(experiment.mac)
 
 
 def test_seat_k_of_a_refined_batch_holds_the_focal_agents_actions_in_seat_k(two_step):

@@ -16,8 +16,10 @@ import yaml
 
 from omg import config as configuration
 from omg.cli import main
-from omg.commands import workflow
-from omg.commands.workflow import budget_of, check, plan_of, read
+from omg.commands import benchmark, stages
+from omg.commands.stages import check, plan_of
+from omg.commands.workflow import budget_of, read
+from omg.config import Command
 from omg.learners.goal_learning import Trajectories, choose_goals, events
 from omg.utils.settings import UserError
 
@@ -73,7 +75,7 @@ def plan_from(path, folder):
 
 def imitate(monkeypatch, run):
     """Replaces every stage by a function of its title."""
-    monkeypatch.setattr(workflow, "run_stage", lambda stage, plan: run(stage.title))
+    monkeypatch.setattr(stages, "run_stage", lambda stage, plan: run(stage.title))
 
 
 def test_all_stages_run(done):
@@ -196,6 +198,12 @@ def test_a_mistake_in_an_adaptation_raises_a_user_error(done, word, hint, capsys
     assert hint in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", sorted(configuration.available("tasks")))
+def test_shipped_tasks_are_valid(name, tmp_path):
+    for budget in ("tiny", "small", "paper"):
+        check(benchmark.plan_of(benchmark.read(name, budget), list(benchmark.METHODS), tmp_path), Command())
+
+
 @pytest.mark.parametrize("name", sorted(configuration.available("workflows")))
 def test_shipped_workflows_are_valid(name, tmp_path):
     """Every stage's settings are known, and the stages that it needs come before it, in every budget and variant."""
@@ -205,7 +213,7 @@ def test_shipped_workflows_are_valid(name, tmp_path):
         for variant in variants:
             plan = plan_of(name, content, budget_of(content, budget), tmp_path, variant)
             assert len(plan.stages) >= 5
-            check(plan)
+            check(plan, Command())
             earlier = set()
             for stage in plan.stages:
                 assert set(stage.after) <= earlier, stage.title
@@ -284,7 +292,7 @@ def test_the_minimal_workflow_of_the_documentation_is_valid(tmp_path):
     path = tmp_path / "plan.yaml"
     path.write_text(page.read_text().split("```yaml\n")[1].split("```")[0])
     plan = plan_from(path, tmp_path)
-    check(plan)
+    check(plan, Command())
     words = [stage.words() for stage in plan.stages]
     assert "--config=hop_plus" in words[1]
     assert f"--pool={tmp_path / 'train_ppo'}" in words[3]

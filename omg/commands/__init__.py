@@ -17,6 +17,7 @@ VERBS = {
     "crossplay": "play saved agents and scripted policies with each other",
     "adapt": "play a saved agent with the same co-players for several episodes",
     "workflow": "run a list of commands from a YAML file, such as a whole comparison",
+    "benchmark": "score methods with partners they never met",
     "bench": "measure the speed of training and of the environment",
     "list": "list algorithms, environments, scripted policies and workflows",
     "completion": "print a completion script for bash or zsh",
@@ -28,7 +29,7 @@ SACRED_COMMANDS = {
     "print_named_configs": "print Sacred's named configurations",
 }
 """Verbs that Sacred provides; they take the settings of `train`."""
-TAKES_WORDS = ("evaluate", "pool", "crossplay", "workflow", "completion")
+TAKES_WORDS = ("evaluate", "pool", "crossplay", "workflow", "benchmark", "completion")
 """Verbs with positional arguments."""
 OF_A_MODEL = {
     "evaluate": (
@@ -42,7 +43,7 @@ OF_A_MODEL = {
     "crossplay": ("test_nepisode", "run_dir", "local_results_path", "use_cuda"),
 }  # fmt: skip
 """Verbs that use saved models: the settings that their help shows. Other settings are those of the model."""
-WITHOUT_LAYERS = (*OF_A_MODEL, "workflow", "list", "completion")
+WITHOUT_LAYERS = (*OF_A_MODEL, "workflow", "benchmark", "list", "completion")
 """Verbs whose help shows no values of a configuration (--config, --env-config)."""
 
 

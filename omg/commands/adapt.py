@@ -14,8 +14,8 @@ import yaml
 from rich.table import Table
 
 from omg.artifacts import SCRIPTED, open_pool
-from omg.build import load_player, make_env
-from omg.commands.common import result_folder, saved_model
+from omg.build import make_env
+from omg.commands.common import load_player, result_folder, saved_model
 from omg.components.layers import few_launches
 from omg.config import Command
 from omg.controllers import HopMAC

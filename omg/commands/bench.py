@@ -43,10 +43,13 @@ def settings(command: Command) -> list[type]:
 
 
 def main(command: Command) -> int:
-    config, notices = args_sanity_check(configure(command, (BenchSettings,)))
+    config = configure(command, (BenchSettings,))
+    bench = fill(BenchSettings, config)
+    if "identities" in config:
+        config["identities"] = bench.bench_pool
+    config, notices = args_sanity_check(config)
     for notice in notices:
         say(notice, "yellow")
-    bench = fill(BenchSettings, config)
     result = measure(build(config, stand_ins(config, bench.bench_pool)), bench.bench_envs)
     if command.json:
         print(json.dumps(result))

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
 
 from omg import config as configuration
-from omg.build import resolve
+from omg.build import make_learner, resolve
 from omg.config import Command
-from omg.envs import trust
+from omg.controllers.scripted_controller import ScriptedMAC
+from omg.envs import MultiAgentEnv, trust
+from omg.opponents import REGISTRY as scripted_REGISTRY
+from omg.runners import PolicyGroup
 from omg.utils import checkpoints, device
 from omg.utils.logging import say
 from omg.utils.plugins import load_plugins
-from omg.utils.settings import UserError, convert
+from omg.utils.settings import UserError, choose, convert
 
 Config = dict[str, Any]
 
@@ -76,3 +82,48 @@ def result_folder(config: Config, default: Path) -> Path:
 def stamped(config: Config, name: str) -> Path:
     """A new folder under the results, named after the moment."""
     return Path(str(config["local_results_path"])) / f"{name}__{datetime.now():%Y%m%d-%H%M%S-%f}"
+
+
+# --- agents that play
+
+
+class Player(NamedTuple):
+    """A saved agent with every seed it was trained with, ready to sit in one seat or in all others."""
+
+    name: str
+    mac: Any
+    params: list[Any]
+    """The networks of each seed."""
+    config: Config
+    vae: Any = None
+
+    def group(self) -> PolicyGroup:
+        """As opponents: its first seed."""
+        return PolicyGroup(self.mac, jax.tree.map(lambda x: jnp.asarray(x)[None], self.params[0]), (0,))
+
+
+def load_player(found: checkpoints.Checkpoint, env: MultiAgentEnv, config: Mapping[str, Any] | None = None) -> Player:
+    """Any saved model: its components are built and its networks restored."""
+    config = dict(config or found.manifest["config"])
+    learner = make_learner(env, config, found)
+    state = jax.eval_shape(learner.init, jax.random.key(0))
+    # A critic values candidate subgoals in evaluations, although it does not act.
+    names = [name for name in state.params if name in learner.acting(state) or name == "critic"]
+    seeds = len(found.manifest["seeds"])
+
+    def like(tree: Any) -> Any:
+        if seeds == 1:
+            return tree
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct((seeds, *x.shape), x.dtype), tree)
+
+    params = {name: checkpoints.load(found, name, like(state.params[name])) for name in names if name != "mixer"}
+    params = jax.tree.map(jnp.asarray, params)
+    each = [params] if seeds == 1 else [jax.tree.map(lambda x, i=i: x[i], params) for i in range(seeds)]
+    return Player(str(config["name"]), learner.mac, each, config, learner.artifacts.get("vae"))
+
+
+def scripted_player(env: MultiAgentEnv, name: str, what: str = "scripted policy") -> Player:
+    """A scripted policy in the seat of an agent; it has no networks."""
+    known = scripted_REGISTRY.get(env.spec.name, {})
+    policy = choose(known, name, f"{what} of {env.spec.name}")(env.spec)
+    return Player(name, ScriptedMAC(env.spec, policy), [jnp.int32(0)], {})

@@ -17,6 +17,7 @@ _omg() {{
         --config) COMPREPLY=($(compgen -W "{algs}" -- "$word"));;
         --env-config) COMPREPLY=($(compgen -W "{envs}" -- "$word"));;
         workflow) COMPREPLY=($(compgen -W "{workflows}" -- "$word"));;
+        benchmark) COMPREPLY=($(compgen -W "{tasks}" -- "$word"));;
         *)  case "$word" in
                 --*) COMPREPLY=($(compgen -S= -W "{options}" -- "$word")); compopt -o nospace 2>/dev/null;;
                 *) COMPREPLY=($(compgen -W "{verbs}" -- "$word") $(compgen -f -- "$word"));;
@@ -42,6 +43,7 @@ def main(command: Command) -> int:
             algs=" ".join(available("algs")),
             envs=" ".join(available("envs")),
             workflows=" ".join(available("workflows")),
+            tasks=" ".join(available("tasks")),
             options=" ".join(f"--{key}" for key in keys),
             verbs=" ".join((*VERBS, *SACRED_COMMANDS)),
         )

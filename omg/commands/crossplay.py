@@ -9,8 +9,8 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from omg.build import Player, load_player, make_env, scripted_player
-from omg.commands.common import configure, result_folder, stamped
+from omg.build import make_env
+from omg.commands.common import Player, configure, load_player, result_folder, scripted_player, stamped
 from omg.config import Command
 from omg.envs import MultiAgentEnv
 from omg.evaluation import report

@@ -9,8 +9,16 @@ from typing import Any
 import jax
 
 from omg.artifacts import open_pool
-from omg.build import Player, args_sanity_check, build, load_player, make_env, scripted_player
-from omg.commands.common import configure, result_folder, saved_model, stamped
+from omg.build import args_sanity_check, build, make_env
+from omg.commands.common import (
+    Player,
+    configure,
+    load_player,
+    result_folder,
+    saved_model,
+    scripted_player,
+    stamped,
+)  # fmt: skip
 from omg.config import Command
 from omg.envs import MultiAgentEnv
 from omg.evaluation import report

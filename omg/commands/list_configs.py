@@ -1,4 +1,4 @@
-"""`omg list`: algorithms, environments, workflows and scripted policies by name."""
+"""`omg list`: algorithms, environments, workflows, tasks and scripted policies by name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from omg.opponents import SPLITS
 from omg.utils.plugins import load_plugins
 from omg.utils.settings import UserError
 
-SUMMARY = "Lists algorithms, environments, presets, workflows and scripted policies by name."
+SUMMARY = "Lists algorithms, environments, presets, workflows, tasks and scripted policies by name."
 EXAMPLES = ["omg list"]
 
 
@@ -33,6 +33,7 @@ def main(command: Command) -> int:
         ("environments (--env-config=…)", "envs"),
         ("presets (--preset=…)", "presets"),
         ("workflows (omg workflow …)", "workflows"),
+        ("tasks (omg benchmark …)", "tasks"),
     )
     for title, folder in titles:
         print(title)

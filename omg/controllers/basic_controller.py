@@ -29,7 +29,7 @@ from omg.utils.settings import choose, fill, setting
 @dataclass(frozen=True)
 class MACSettings:
     policy_model: str = setting("rnn", "policy network: rnn, idv_rnn (one per seat) or duelling_rnn")
-    am_model: str = setting("none_am", "agent model: none_am, base_am, liam_am or omg_am")
+    am_model: str = setting("none_am", "agent model: none_am, base_am, liam_am, omg_am or oracle_am")
     agent_output_type: Literal["q", "pi_logits"] = setting("q", "network outputs: q (action values) or pi_logits")
     action_selector: str = setting("epsilon_greedy", "action selector: epsilon_greedy or multinomial")
     obs_last_action: bool = setting(True, "the agent's last action is part of its input")
@@ -64,6 +64,7 @@ class BasicMAC(Controller):
         check_model(self.am, self.own_size, spec.state_size if self.obs_is_state else spec.obs_size)
         self.needs = self.am.needs
         self.prior_size = self.am.prior_size
+        self.told_partners = self.am.told_partners
 
     @classmethod
     def create(cls, env: MultiAgentEnv, config: Mapping[str, Any], artifacts: Mapping[str, Any]) -> BasicMAC:

@@ -75,7 +75,11 @@ class Encounter:
     def _play(self, agent: Any, policies: Any, key: Array) -> tuple[dict[str, Array], Array]:
         team, now = TeamPolicies(agent, (policies,)), jnp.int32(0)
         prior = None
-        if self.mac.prior_size:
+        if self.focal.told_partners:
+            # The order of the environments is `[seat, member, env]`.
+            ids = jnp.tile(jnp.repeat(jnp.asarray(self.group.ids), self.envs), self.env.spec.n_agents)
+            prior = jax.nn.one_hot(ids, self.focal.prior_size)
+        elif self.mac.prior_size:
             # The first episode only provides what is carried over; the second one is reported.
             first = self.runner.play(team, now, jax.random.fold_in(key, 1), True).batch
             assert first is not None

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+import jax
+import numpy as np
+
+from omg.controllers.mixed_controller import MixedMAC
 from omg.envs.multiagentenv import Spec
-from omg.opponents.pool import Pool
+from omg.opponents.pool import SPLIT_NAMES, Pool
 from omg.runners.team_runner import Opponents, PolicyGroup
 from omg.utils.settings import UserError, setting
 from omg.utils.teams import Group, check_seats, parse_team, trained_group
+
+SPLITS_OF = {"train": SPLIT_NAMES[:1], "unseen": SPLIT_NAMES[1:], "all": SPLIT_NAMES}
+"""The splits of a pool by the setting `partners`."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +29,12 @@ class SeatingSettings:
     train_alg: str | None = setting(None, "the algorithm of the team that is trained; null: the last one")
     pool: str | None = setting(
         None, "opponents: a pool's folder, a run's folder, or rules (scripted policies); null: results/pools/<env>"
+    )
+    partners: Literal["train", "unseen", "all"] = setting(
+        "train", "members of the pool to learn with: train, unseen or all"
+    )
+    one_partner_each: bool = setting(
+        False, "best responses: one seed for every partner, which it learns with alone (seeds is then their number)"
     )
     opponents_per_collection: int = setting(4, "different opponents in one collection of episodes", above=0)
 
@@ -61,16 +74,33 @@ def seat(
     opponents = []
     for i, group in enumerate(team):
         if i != trained:
-            opponents.append(Opponents(offsets(i), tuple(groups or _members(pool, spec, group))))
+            members = list(groups or _members(pool, spec, group, settings.partners))
+            opponents.append(
+                Opponents(offsets(i), (merged(spec, members),) if settings.one_partner_each else tuple(members))
+            )
     return Seating(offsets(trained), tuple(opponents))
 
 
-def _members(pool: Pool | None, spec: Spec, group: Group) -> list[PolicyGroup]:
+def _members(pool: Pool | None, spec: Spec, group: Group, partners: str) -> list[PolicyGroup]:
     assert pool is not None
-    ids = pool.ids(["train"], group.algorithm)
+    splits = SPLITS_OF[partners]
+    ids = pool.ids(splits, group.algorithm)
     if not ids:
-        known = sorted({m.algorithm for m in pool.members if m.split == "train"})
+        known = sorted({m.algorithm for m in pool.members if m.split in splits})
+        which = "" if partners == "train" else f" (partners={partners})"
         raise UserError(
-            f"the pool in {pool.folder} has no {group.algorithm} to train with: it has {', '.join(known) or 'none'}."
+            f"the pool in {pool.folder} has no {group.algorithm} to train with{which}: it has "
+            f"{', '.join(known) or 'none'}."
         )
     return pool.groups(spec, ids)
+
+
+def merged(spec: Spec, groups: Sequence[PolicyGroup]) -> PolicyGroup:
+    """Several architecture groups as one, with the members in the order of the pool."""
+    if len(groups) == 1:
+        return groups[0]
+    policies = MixedMAC.stack([group.size for group in groups], [group.policies for group in groups])
+    ids = np.array([i for group in groups for i in group.ids])
+    order = np.argsort(ids)
+    policies = jax.tree.map(lambda x: x[order], policies)
+    return PolicyGroup(MixedMAC(spec, [group.mac for group in groups]), policies, tuple(ids[order].tolist()))

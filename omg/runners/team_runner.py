@@ -59,6 +59,7 @@ class TeamRunner:
 
     Each collection has one architecture group per set of seats, sampled with probability proportional to its size, and
     up to `blocks` different members of it, each in an equal stretch of the environments. A test enumerates all members.
+    With `own_partner` the i-th seed only ever plays with the i-th member: seeds are then best responses.
     """
 
     def __init__(
@@ -72,12 +73,16 @@ class TeamRunner:
         envs: int,
         n_seeds: int | None = None,
         blocks: int = 4,
+        own_partner: bool = False,
     ):
         n = env.spec.n_agents
+        blocks = 1 if own_partner else blocks
         self.env, self.mac, self.scheme, self.groups, self.n_seeds = env, focal, scheme, groups, n_seeds
         self.opponents = opponents
-        self.episodes = 2 if focal.prior_size else 1
+        self.episodes = 2 if focal.prior_size and not focal.told_partners else 1
         """Episodes of an encounter: with `carry_over` two in a row with the same opponents."""
+        self.own_partner = own_partner
+        self.places = jnp.zeros((), jnp.int32) if n_seeds is None else jnp.arange(n_seeds)
         self.batch_size = n * envs * self.episodes
         self.policies = tuple(tuple(group.policies for group in o.groups) for o in opponents)
         self.lineups: list[Lineup] = []
@@ -100,6 +105,8 @@ class TeamRunner:
 
     def rounds(self, episodes: int) -> int:
         """How many collections a test takes: enough for an equal share of the episodes with every member."""
+        if self.own_partner:
+            return -(-episodes // self.batch_size)
         members = sum(max(group.size for group in self._groups(lineup)) for lineup in self.lineups)
         each = self.batch_size // max(side.blocks for lineup in self.lineups for side in lineup.mac.sides)
         cycles = max(-(-episodes // (len(self.schedule) * self.batch_size)), -(-episodes // (members * each)))
@@ -137,7 +144,12 @@ class TeamRunner:
         return jax.lax.switch(jnp.where(test_mode, in_test, sampled), branches) if len(branches) > 1 else branches[0]()
 
     def _play(self, lineup: Lineup, params, t_env, key, test_mode, policies, stretch):
-        members = self.each(lambda k: self._members(lineup, jax.random.fold_in(k, 2), test_mode, stretch))(key)
+        def chosen_by(k: Array, place: Array) -> tuple[Array, ...]:
+            if self.own_partner:
+                return tuple(place[None] for _ in lineup.groups)
+            return self._members(lineup, jax.random.fold_in(k, 2), test_mode, stretch)
+
+        members = self.each(chosen_by)(key, self.places)
 
         def seat(trained: Any, chosen: tuple[Array, ...]) -> TeamPolicies:
             sides = tuple(
@@ -155,13 +167,17 @@ class TeamRunner:
             own = jnp.take_along_axis(played.stats.agent_returns, self._seats()[..., None], -1)[..., 0]
             return self._marked(played.batch, prior), played.stats._replace(members=ids, focal_returns=own)
 
-        first, stats = episode(key, None)
+        first, stats = episode(key, self.identities(ids) if self.mac.told_partners else None)
         if self.episodes == 1:
             return first, stats
         carried = self.each(self._carried)(params, first)
         second, later = episode(self.each(lambda k: jax.random.fold_in(k, 3))(key), carried)
         both = self.each(lambda *x: jax.tree.map(self._seat_by_seat, *x))
         return both(first, second), both(stats, later)
+
+    def identities(self, ids: Int[Array, "*env group"]) -> Float[Array, "*env identity"]:
+        """The partners of every environment, one-hot by their place in the pool; several sets of seats are added."""
+        return jax.nn.one_hot(ids, self.mac.prior_size).sum(-2)
 
     def _carried(self, params: Any, batch: EpisodeBatch) -> Float[Array, "env embedding"]:
         """What each episode hands to the next one with the same opponents, in the order of the environments."""

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from omg import artifacts
-from omg.build import build, load_player
+from omg.build import build
+from omg.commands.common import load_player
 from omg.controllers.scripted_controller import ScriptedMAC
 from omg.evaluation.encounters import Encounter, hits
 from omg.evaluation.statistics import estimate, interquartile_mean

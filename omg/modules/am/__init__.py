@@ -5,10 +5,13 @@ from omg.modules.am.base_am import BaseAM
 from omg.modules.am.liam_am import LIAM
 from omg.modules.am.none_am import NoneAM
 from omg.modules.am.omg_am import OMGAM
+from omg.modules.am.oracle_am import OracleAM
 
-REGISTRY: dict[str, type[AgentModel]] = {"none_am": NoneAM, "base_am": BaseAM, "liam_am": LIAM, "omg_am": OMGAM}
+REGISTRY: dict[str, type[AgentModel]] = {
+    "none_am": NoneAM, "base_am": BaseAM, "liam_am": LIAM, "omg_am": OMGAM, "oracle_am": OracleAM,
+}  # fmt: skip
 
 __all__ = [
-    "LIAM", "OMGAM", "REGISTRY", "AgentModel", "BaseAM", "Conditioning", "Inferred", "Judge", "NoneAM", "Seen",
-    "check_model",
+    "LIAM", "OMGAM", "REGISTRY", "AgentModel", "BaseAM", "Conditioning", "Inferred", "Judge", "NoneAM", "OracleAM",
+    "Seen", "check_model",
 ]  # fmt: skip

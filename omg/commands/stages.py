@@ -1,0 +1,239 @@
+"""Stages: a list of commands from YAML, each with a folder of its own, run in the order of their dependencies.
+
+A stage is a mapping whose first key is a verb (collect, pool, pretrain, train, evaluate, adapt, compare) with its
+subject; its other keys are settings, and `with` holds settings that several stages share. In a subject or setting,
+`{name}` stands for the folder of an earlier stage or for a variable of the budget. Finished stages stay finished.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from omg import commands
+from omg import config as configuration
+from omg.build import known_keys, make_env, resolve
+from omg.config import Command
+from omg.evaluation import comparison
+from omg.evaluation.adaptation import AdaptSettings
+from omg.utils.files import check_name, make_folder, write_json
+from omg.utils.jobs import run_jobs
+from omg.utils.settings import UserError, choose, convert, nearest
+
+OF_A_MODEL = ("evaluate", "adapt")
+"""Verbs whose subject is an earlier stage."""
+STAGE_VERBS = ("collect", "pool", "pretrain", "train", *OF_A_MODEL, "compare")
+STATE = "workflow.json"
+
+
+class Stage(NamedTuple):
+    """One command, its folder, and the stages that must be finished before it."""
+
+    title: str
+    command: Command
+    home: Path
+    after: tuple[str, ...]
+
+    def words(self) -> list[str]:
+        return self.command.as_words()
+
+
+@dataclass
+class Plan:
+    """One workflow in one variant: its stages, and the variables of its budget."""
+
+    name: str
+    folder: Path
+    stages: list[Stage]
+
+
+def run_plan(plan: Plan, jobs: int) -> int:
+    """Runs what is not finished yet, several stages at once if asked to. Returns the exit status."""
+    make_folder(plan.folder)
+    state = read_state(plan)
+    try:
+        return run_jobs(plan.stages, jobs, plan.folder, state, partial(run_stage, plan=plan))
+    except KeyboardInterrupt:
+        return 130
+
+
+def run_stage(stage: Stage, plan: Plan) -> int:
+    """One stage in this process."""
+    if stage.command.verb == "compare":
+        return comparison.compare(plan.name, plan.folder, stage.command.words)
+    return commands.run(stage.command)
+
+
+# --- from YAML to stages
+
+
+def plan_of(name: str, content: Mapping[str, Any], budget: dict[str, Any], folder: Path, variant: Any) -> Plan:
+    """The stages of a workflow for one variant of its environment."""
+    env_config = str(content.get("env_config", configuration.DEFAULT_ENV))
+    title = Path(name).stem if variant is None else f"{Path(name).stem} {variant}"
+    here = folder if variant is None else folder / check_name(str(variant), "variant")
+    shared = dict(content.get("settings") or {})
+    if variant is not None:
+        shared[str(content["variants"]["setting"])] = variant
+    env = configuration.load(Command(env_config=env_config, updates=[(k, v) for k, v in shared.items() if "." in k]))
+    variables = dict(budget.get("variables", {}))
+    agents = make_env(env).spec.n_agents
+    for key in [key for key in variables if key in ("steps", "response_steps")]:
+        variables[f"{key}_per_seat"] = max(int(variables[key]) // agents, 1)
+    if content.get("envs"):
+        variables["envs_per_seat"] = max(int(content["envs"]) // agents // 4, 1) * 4
+    builder = _Builder(env_config, shared, budget, here, variables)
+    for i, stage in enumerate(content["stages"]):
+        builder.add(i, stage)
+    return Plan(title, here, builder.stages)
+
+
+class _Builder:
+    """Collects stages in order; later ones refer to earlier ones."""
+
+    def __init__(self, env_config: str, shared: dict, budget: dict, folder: Path, variables: dict[str, Any]):
+        self.env_config, self.shared, self.budget, self.folder, self.variables = (
+            env_config, shared, budget, folder, variables,
+        )  # fmt: skip
+        self.stages: list[Stage] = []
+        self.homes: dict[str, Path] = {}
+        self.skipped = set(budget.get("skip", ()))
+        self.trained: str | None = None
+
+    def add(self, i: int, stage: Any) -> None:
+        stage = {stage: None} if stage in OF_A_MODEL else stage
+        if not isinstance(stage, dict) or not stage:
+            raise UserError(f"stage {i + 1} is not a mapping: it starts with a verb, as in 'train: ppo'.")
+        (verb, subject), *rest = stage.items()
+        if verb not in STAGE_VERBS:
+            raise UserError(
+                f"stage {i + 1} starts with {verb!r}; it must be one of {', '.join(STAGE_VERBS)}."
+                f"{nearest(str(verb), STAGE_VERBS)}"
+            )
+        own = dict(rest)
+        common = own.pop("with", {})
+        if not isinstance(common, dict):
+            raise UserError(f"'with' in stage {i + 1} is not a mapping of settings.")
+        values = {**self.shared, **common, **own, **self.budget.get(str(verb), {})}
+        if verb == "pretrain" and subject == "vae":
+            subject = "hop_plus"
+        if verb in OF_A_MODEL and subject is None:
+            subject = self.trained
+            if subject is None:
+                raise UserError(f"stage {i + 1} ({verb}) comes before anything is trained.")
+        of = "_".join(map(str, subject)) if isinstance(subject, list) else subject
+        title = check_name(str(values.pop("name", f"{verb}_{of}" if subject else verb)), "stage")
+        if title in self.homes:
+            raise UserError(f"two stages are called {title}: give one a name of its own (name: …).")
+        home = self.folder / title
+        after: set[str] = set()
+        subject = self._fill(subject, after)
+        if verb in OF_A_MODEL:
+            after.add(str(subject))
+        filled = {key: self._fill(value, after) for key, value in values.items()}
+        if title in self.skipped or after & self.skipped:
+            self.skipped.add(title)
+            return
+        self.homes[title] = home
+        self.trained = title if verb == "train" else self.trained
+        self.stages.append(
+            Stage(title, self._command(str(verb), subject, home, filled, after), home, tuple(sorted(after)))
+        )
+
+    def _command(self, verb: str, subject: Any, home: Path, filled: dict, after: set[str]) -> Command:
+        updates: list[tuple[str, Any]] = list(filled.items())
+        if verb == "compare":
+            named = [str(s) for s in subject or []]
+            words = [s for s in named if s in self.homes]
+            after |= set(words)
+            return Command("compare", words=words)
+        if verb in OF_A_MODEL:
+            model = choose(self.homes, str(subject), "earlier stage")
+            # A test does not take the shared settings that belong to the environment.
+            updates = [(k, v) for k, v in updates if k not in self.shared]
+            return Command(verb, updates=[("checkpoint_path", str(model)), ("run_dir", str(home)), *updates])
+        updates.append(("local_results_path", str(self.folder)))
+        if verb == "pool":
+            return Command(verb, None, self.env_config, [*updates, ("pool", str(home))])
+        updates.append(("run_dir", str(home)))
+        if verb == "collect":
+            return Command(verb, None, self.env_config, [("pool", str(subject)), *updates])
+        if verb == "train":
+            # Idempotent: it starts, or continues.
+            updates.append(("resume", True))
+        return Command(verb, str(subject), self.env_config, updates)
+
+    def _fill(self, value: Any, after: set[str]) -> Any:
+        """A setting with the folders of earlier stages and the variables of the budget in place of their names."""
+        if not isinstance(value, str):
+            return value
+
+        def replace(match: re.Match) -> str:
+            name = match.group(1)
+            if name in self.homes:
+                after.add(name)
+                return str(self.homes[name])
+            if name in self.skipped:
+                after.add(name)
+                return ""
+            if name in self.variables:
+                return str(self.variables[name])
+            known = ", ".join([*self.homes, *self.variables]) or "none"
+            raise UserError(f"{value[:80]!r} names a stage that is not before it; so far there are {known}.")
+
+        filled = re.sub(r"\{([^{}]*)\}", replace, value)
+        return configuration.value_of(filled) if re.fullmatch(r"\{\w+\}", value) and filled.isdigit() else filled
+
+
+def number_of_jobs(command: Command) -> int:
+    jobs = convert(command.get("jobs", 1), int, "jobs")
+    if jobs < 1:
+        raise UserError(f"jobs is {jobs}; it must be 1 or more.")
+    return jobs
+
+
+def check(plan: Plan, parent: Command) -> None:
+    """What is wrong with a later stage is reported before an earlier one has run for hours.
+
+    Stages import the user's own modules, and trust modules that files name, if the command that runs them does.
+    """
+    for stage in plan.stages:
+        command = stage.command
+        command.imports, command.trust = parent.imports, parent.trust
+        try:
+            if command.verb in OF_A_MODEL:
+                known = known_keys((AdaptSettings,))
+                for key in command.typed_keys():
+                    if key not in known:
+                        raise UserError(f"unknown key {key!r}.{nearest(key, known)}")
+            elif command.verb == "pool":
+                configuration.load(command)
+            elif command.verb != "compare":
+                extra = getattr(commands.module_of(command.verb), "EXTRA", ())
+                resolve(configuration.load(command), command.typed_keys(), extra)
+        except UserError as error:
+            raise UserError(f"in stage {stage.title}: {error}") from error
+
+
+def read_state(plan: Plan) -> dict[str, Any]:
+    """What earlier calls did in this folder. A stage that was begun with other settings is refused."""
+    path = plan.folder / STATE
+    state: dict[str, Any] = {}
+    if path.exists():
+        try:
+            state = json.loads(path.read_text())
+            earlier = {str(title): [str(w) for w in entry["words"]] for title, entry in state.items()}
+        except (OSError, ValueError, AttributeError, TypeError, KeyError) as error:
+            raise UserError(f"{path} is damaged: remove it, or choose another --run_dir.") from error
+        now = {stage.title: stage.words() for stage in plan.stages}
+        if changed := [title for title, words in earlier.items() if now.get(title) != words]:
+            raise UserError(
+                f"{plan.folder} holds a workflow with another stage {changed[0]}: choose another --run_dir."
+            )
+    write_json(path, state)
+    return state

@@ -1,0 +1,60 @@
+"""Scores with partners: 0 is random play, 1 a best response; intervals over seeds and partners."""
+
+import csv
+
+import numpy as np
+import pytest
+
+from omg.commands import benchmark
+from omg.evaluation.scores import Bounds, probability_of_improvement, stratified
+
+
+def test_random_play_scores_zero_and_a_best_response_one():
+    bounds = Bounds(np.array([1.0, -2.0]), np.array([5.0, 0.0]))
+    np.testing.assert_array_equal(bounds.score(bounds.random[None]), [[0, 0]])
+    np.testing.assert_array_equal(bounds.score(bounds.best[None]), [[1, 1]])
+    np.testing.assert_array_equal(bounds.score(np.array([[3.0, 2.0]])), [[0.5, 2.0]])
+    assert Bounds(np.array([1.0, 2.0]), np.array([5.0, 4.0])).usable(3.0).tolist() == [True, False]
+
+
+def test_the_interval_is_stratified_by_partner():
+    """Partners that differ widely, seeds that hardly do: an interval over seeds is narrow, one over all values wide."""
+    scores = np.array([[0.0, 0.5, 1.0, 0.5], [0.01, 0.51, 0.99, 0.49], [0.02, 0.5, 0.98, 0.5]])
+    found = stratified(scores)
+    assert found.iqm == pytest.approx(0.5, abs=0.01)
+    assert found.mean == pytest.approx(scores.mean())
+    assert 0 < found.high - found.low < 0.02
+    alone = stratified(scores[:1])
+    assert alone.low == alone.high == alone.iqm
+
+
+def test_the_probability_of_improvement_counts_pairs_of_seeds():
+    x, y = np.array([[1.0, 0.0], [3.0, 0.0]]), np.array([[2.0, 0.0], [0.0, 0.0]])
+    # First partner: 1 > 0, 3 > 2, 3 > 0 of four pairs. Second partner: all are ties.
+    assert probability_of_improvement(x, y).mean == pytest.approx((0.75 + 0.5) / 2)
+    assert probability_of_improvement(y, x).mean == pytest.approx((0.25 + 0.5) / 2)
+
+
+def test_returns_are_read_by_seed_and_partner(tmp_path):
+    path = tmp_path / "opponents.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["member", "algorithm", "split", "seed", "return"])
+        writer.writerows([["a", "x", "train", 1, 9], ["b", "x", "unseen", 1, 2], ["c", "x", "unseen", 1, 3]])
+        writer.writerows([["b", "x", "unseen", 2, 4], ["c", "x", "unseen", 2, 5]])
+    np.testing.assert_array_equal(benchmark.returns_of(path, ["c", "b"], "return"), [[3, 2], [5, 4]])
+
+
+def test_a_task_trains_its_bounds_with_unseen_partners_and_its_methods_with_the_others(tmp_path):
+    task = benchmark.read("lbf_7x7", "paper")
+    plan = benchmark.plan_of(task, ["base", "omg"], tmp_path)
+    commands = {stage.title: stage.command for stage in plan.stages}
+    for name, partners in {"best_response": "unseen", "oracle": "unseen", "blind": "unseen", "omg": "train"}.items():
+        assert commands[name].get("partners", "train") == partners
+    assert commands["best_response"].get("one_partner_each") is True
+    assert commands["omg"].config == "ppo_omg"
+    assert commands["omg"].get("vae_path") == str(tmp_path / "vae")
+    assert commands["base"].get("t_max") == 1_500_000, "steps of all seats together"
+    assert {"oracle_partners", "blind_partners", "base_partners", "omg_partners"} <= set(commands)
+    names = [stage.title for stage in plan.stages]
+    assert names.index("pool") == 0
