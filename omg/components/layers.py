@@ -18,6 +18,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 
+ITERATIONS = 40
+"""Of the orthogonalisation: enough for singular values down to a millionth of the largest."""
+
+
 def few_launches() -> bool:
     """Whether a kernel launch costs more than its arithmetic (GPU), so that small products are better fused."""
     return jax.default_backend() != "cpu"
@@ -32,13 +36,23 @@ def uniform(key: Array, shapes: tuple[tuple[int, ...], ...], bound: float) -> li
 
 
 def orthogonal(key: Array, shape: tuple[int, ...], gain: float = 1.0) -> Array:
-    """A random matrix with orthonormal rows or columns, times a gain; leading axes: as many of them."""
+    """A random matrix with orthonormal rows or columns, times a gain; leading axes: as many of them.
+
+    All such matrices are equally likely: it is the orthogonal matrix nearest to one of normal entries. Iterated products
+    find it. (JAX's QR decomposition of several matrices can block for ever on a CPU with few cores: it waits for threads
+    of the pool that runs it.)
+    """
     *several, rows, columns = shape
-    tall = (*several, max(rows, columns), min(rows, columns))
-    q, r = jnp.linalg.qr(jax.random.normal(key, tall))
-    # With the signs of r's diagonal, all such matrices are equally likely.
-    q = gain * q * jnp.sign(jnp.diagonal(r, axis1=-2, axis2=-1))[..., None, :]
-    return q if rows >= columns else jnp.swapaxes(q, -1, -2)
+    x = jax.random.normal(key, (*several, max(rows, columns), min(rows, columns)))
+    # All singular values are now in (0, 1]; every iteration brings them closer to 1.
+    x = x / jnp.sqrt((x**2).sum((-2, -1), keepdims=True))
+
+    def closer(_: Array, x: Array) -> Array:
+        squares = jnp.einsum("...ki,...kj->...ij", x, x, precision="highest")
+        return 1.5 * x - 0.5 * jnp.einsum("...ki,...ij->...kj", x, squares, precision="highest")
+
+    x = gain * jax.lax.fori_loop(0, ITERATIONS, closer, x)
+    return x if rows >= columns else jnp.swapaxes(x, -1, -2)
 
 
 def side_by_side(matrices: Float[Array, "gate input hidden"]) -> Float[Array, "input gates_hidden"]:

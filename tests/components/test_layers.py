@@ -106,6 +106,13 @@ def test_orthogonal_matrices(shape):
         np.testing.assert_allclose(product, 9 * np.eye(min(shape)), atol=1e-5)
 
 
+def test_orthogonal_matrices_are_found_by_products_alone():
+    """A decomposition by LAPACK waits for the threads of the pool that runs it; two at once blocked for ever."""
+    program = jax.jit(lambda key: orthogonal(key, (3, 4, 4))).lower(jax.random.key(0)).as_text()
+    assert "dot_general" in program
+    assert "custom_call" not in program
+
+
 def test_the_gates_of_recurrent_layers_start_orthogonal_and_without_bias():
     gru, lstm = GRU(4, 4, jax.random.key(0), orthogonally=True), LSTM(4, 4, jax.random.key(1), orthogonally=True)
     gates = [*jnp.split(gru.input_weight, 3, -1), *gru.recurrent[:3]]
