@@ -17,7 +17,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-
 ITERATIONS = 40
 """Of the orthogonalisation: enough for singular values down to a millionth of the largest."""
 
@@ -38,9 +37,9 @@ def uniform(key: Array, shapes: tuple[tuple[int, ...], ...], bound: float) -> li
 def orthogonal(key: Array, shape: tuple[int, ...], gain: float = 1.0) -> Array:
     """A random matrix with orthonormal rows or columns, times a gain; leading axes: as many of them.
 
-    All such matrices are equally likely: it is the orthogonal matrix nearest to one of normal entries. Iterated products
-    find it. (JAX's QR decomposition of several matrices can block for ever on a CPU with few cores: it waits for threads
-    of the pool that runs it.)
+    All such matrices are equally likely: it is the orthogonal matrix nearest to one of normal entries, found by
+    iterated products. (JAX's QR decomposition of several matrices can block for ever on a CPU with few cores: it waits
+    for threads of the pool that runs it.)
     """
     *several, rows, columns = shape
     x = jax.random.normal(key, (*several, max(rows, columns), min(rows, columns)))
