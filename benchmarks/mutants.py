@@ -317,14 +317,14 @@ MUTANTS: list[Mutant] = [
     ),
     *_of(
         "runners/team_runner.py",
-        "test_with_partners.py::test_only_the_oracle_is_told_who_its_partners_are",
+        "test_with_partners.py::test_only_the_oracle_is_given_the_identity_of_its_partners",
         ("jax.nn.one_hot(ids, self.mac.prior_size).sum(-2)", "jax.nn.one_hot(0 * ids, self.mac.prior_size).sum(-2)"),
     ),
     *_of(
         "evaluation/scores.py",
         "evaluation/test_scores.py",
         ("(returns - self.random) / (self.best - self.random)", "(returns - self.random) / self.best"),
-        ("return self.best - self.random >= least", "return self.best >= least"),
+        ("gain = self.best - self.random", "gain = self.best"),
         ("scores[row, np.arange(partners)]", "scores.ravel()[row % scores.size]"),
         ("0.5 * (x[:, None] == y)", "0.0 * (x[:, None] == y)"),
     ),

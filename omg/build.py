@@ -251,10 +251,12 @@ def build(
         seating = fill(SeatingSettings, config)
         seats = seat(seating, run.name, env.spec, algorithms, lambda: artifacts.open_pool(config), groups)
         partners = [group.size for opponents in seats.opponents for group in opponents.groups]
+        if seating.one_partner_each and seating.multi_algs:
+            raise UserError("one_partner_each has one agent and its partner in all other seats: leave multi_algs out.")
         if seating.one_partner_each and partners != [run.seeds]:
             raise UserError(
                 f"one_partner_each trains one seed for every partner: there are {partners[0]}, not {run.seeds}. Leave "
-                "seeds and multi_algs out."
+                "seeds out."
             )
     learner = make_learner(env, config, saved, stand_ins)
     mac: Any = learner.mac

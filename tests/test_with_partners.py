@@ -110,7 +110,7 @@ def test_best_responses_to_several_partners_in_one_program():
     np.testing.assert_array_equal(stats.focal_returns.mean(1), best)
 
 
-def test_only_the_oracle_is_told_who_its_partners_are(two_step):
+def test_only_the_oracle_is_given_the_identity_of_its_partners(two_step):
     """Its policy's input ends with the partner's place in the pool; episodes of others do not hold it at all."""
     partners = stand_ins(two_step)
     oracle = build(configuration("ppo_oracle", "two_step", **SMALL, identities=5, pool="x"), partners)
@@ -126,7 +126,7 @@ def test_only_the_oracle_is_told_who_its_partners_are(two_step):
     np.testing.assert_array_equal(embedding, np.broadcast_to(by_seat, embedding.shape))
     for config in ("ppo", "iql_am", "iql_liam", "iql_omg"):
         experiment = focal_experiment(config, two_step)
-        assert not experiment.mac.told_partners
+        assert not experiment.mac.given_identity
         assert "prior" not in focal_scheme(experiment.mac)
 
 

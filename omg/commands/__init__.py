@@ -17,9 +17,9 @@ VERBS = {
     "crossplay": "play saved agents and scripted policies with each other",
     "adapt": "play a saved agent with the same co-players for several episodes",
     "workflow": "run a list of commands from a YAML file, such as a whole comparison",
-    "benchmark": "score methods with partners they never met",
+    "benchmark": "score methods with unseen partners",
     "bench": "measure the speed of training and of the environment",
-    "list": "list algorithms, environments, scripted policies and workflows",
+    "list": "list algorithms, environments, tasks, scripted policies and workflows",
     "completion": "print a completion script for bash or zsh",
 }
 SACRED_COMMANDS = {

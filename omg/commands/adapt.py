@@ -91,6 +91,8 @@ def adapt(found: checkpoints.Checkpoint, config: dict[str, Any], folder: Path) -
     if config.get("save_replay"):
         check_render(env)
     player = load_player(found, env, config)
+    if player.mac.given_identity:
+        raise UserError(f"{player.name} needs the identity of its pool's members: test it with omg evaluate --pool.")
     everyone = choose_co_players(env, config, s.co_players)
     if s.oracle_goals:
         if not isinstance(player.mac, HopMAC) or player.mac.space is not None:

@@ -47,6 +47,8 @@ def main(command: Command) -> int:
     bench = fill(BenchSettings, config)
     if "identities" in config:
         config["identities"] = bench.bench_pool
+    if config.get("one_partner_each"):
+        config["seeds"] = bench.bench_pool
     config, notices = args_sanity_check(config)
     for notice in notices:
         say(notice, "yellow")

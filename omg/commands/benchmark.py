@@ -1,4 +1,4 @@
-"""`omg benchmark`: methods with partners they never met, on tasks where knowing the partner pays."""
+"""`omg benchmark`: scores of methods with unseen partners, on tasks where knowing the partner pays."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from omg import config as configuration
 from omg.artifacts import open_pool
 from omg.build import make_env
 from omg.commands import stages
+from omg.commands.stages import check_trust
 from omg.config import Command
 from omg.controllers.scripted_controller import ScriptedMAC
 from omg.envs import MultiAgentEnv
@@ -30,13 +31,14 @@ from omg.opponents.seating import SPLITS_OF
 from omg.utils.files import check_writable, make_folder, write_json
 from omg.utils.logging import ProgressReport, console, say
 from omg.utils.plugins import load_plugins
-from omg.utils.settings import UserError, choose, nearest
+from omg.utils.settings import UserError, nearest
 
 SUMMARY = """\
 Trains methods with the training partners of a task and scores them with its unseen partners. A score is 0 for random
 play and 1 for a best response, which is trained with that partner alone. The table also has the best scripted policy,
-the oracle (trained with the unseen partners, told who they are) and the blind learner (the same, not told): the oracle
-minus the blind learner is the task's value of knowing. Finished stages are not repeated.
+the oracle (trained with the unseen partners and given their identity) and, except with --budget=tiny, the blind learner
+(the same without the identity): the oracle minus the blind learner is the task's value of knowing. The best scripted
+policy is chosen by its scores with these partners. Finished stages are not repeated.
 
 options:
   --methods=base,naive,liam,omg   which methods to train
@@ -45,12 +47,15 @@ options:
   --run_dir=DIR                   folder of all results; default: results/benchmark_<budget>"""
 EXAMPLES = [
     "omg benchmark lbf_7x7 --budget=tiny --methods=base,liam",
-    "omg benchmark lbf_7x7 predator_prey --budget=paper --jobs=4",
+    "omg benchmark lbf_7x7 --budget=paper --jobs=4",
 ]
-METHODS = {"base": "{base}", "naive": "{base}_am", "liam": "{base}_liam", "omg": "{base}_omg"}
-"""Method → configuration; `{base}` is the task's learner."""
+METHODS = {"base": "ppo", "naive": "ppo_am", "liam": "ppo_liam", "omg": "ppo_omg"}
+"""Method → configuration. All methods and bounds learn by PPO."""
 BOUNDS = ("random", "scripted", "blind", "oracle", "best_response")
-KEYS = ("env_config", "base", "measure", "settings", "pool", "train", "budgets")
+KEYS = ("env_config", "measure", "settings", "pool", "train", "budgets")
+MEASURES = ("return", "focal_return")
+VARIABLES = ("steps", "response_steps", "pool_steps", "seeds", "episodes")
+LEARNER = "ppo"
 LEAST = 0.05
 """A partner is left out if a best response gains less than this fraction of the largest gain."""
 
@@ -64,11 +69,7 @@ class Task(NamedTuple):
 
     @property
     def measure(self) -> str:
-        return str(self.content.get("measure", "return"))
-
-    @property
-    def base(self) -> str:
-        return str(self.content.get("base", "ppo"))
+        return str(self.content.get("measure", MEASURES[0]))
 
 
 def settings(command: Command) -> list[type]:
@@ -80,28 +81,40 @@ def main(command: Command) -> int:
     if not command.words:
         raise UserError(f"benchmark takes tasks: omg benchmark lbf_7x7 … Known: {', '.join(known)}.")
     load_plugins(command.imports)
+    if command.config or command.env_config or command.files:
+        raise UserError("a task's settings are in its YAML file: leave out --config, --env-config and with.")
     options = ("methods", "budget", "jobs", "run_dir", "local_results_path")
     for key, _ in command.updates:
         if key not in options:
             raise UserError(f"benchmark takes {', '.join(f'--{o}' for o in options)}; --{key} has no effect here.")
-    wanted = command.get("methods", list(METHODS))
-    methods = [choose(METHODS, m, "method") and m for m in (wanted.split(",") if isinstance(wanted, str) else wanted)]
+    methods = methods_of(command.get("methods", list(METHODS)))
     jobs = stages.number_of_jobs(command)
     budget = str(command.get("budget", "small"))
     results = Path(str(command.get("local_results_path", "results")))
     folder = check_writable(Path(str(command.get("run_dir") or results / f"benchmark_{budget}")))
-    plans = [(task, plan_of(task, methods, folder / task.name)) for task in (read(n, budget) for n in command.words)]
+    tasks = [read(name, budget) for name in command.words]
+    for task in tasks:
+        check_trust(task.content, command)
+    plans = [(task, plan_of(task, methods, folder / task.name)) for task in tasks]
     for _, plan in plans:
         stages.check(plan, command)
-    rows: list[dict[str, Any]] = []
+    path = folder / "benchmark.csv"
+    rows = [row for row in read_rows(path) if row["task"] not in {task.name for task in tasks}]
     for task, plan in plans:
-        if status := stages.run_plan(plan, jobs):
+        if status := stages.run_plan(plan, jobs, whole=False):
             say(f"stopped. To continue: omg {' '.join(command.as_words())}")
             return status
         rows += score(task, plan.folder, methods)
-        write_rows(folder / "benchmark.csv", rows)
+        write_rows(path, rows)
     print(folder)
     return 0
+
+
+def methods_of(value: Any) -> list[str]:
+    names = value.split(",") if isinstance(value, str) else value
+    if not isinstance(names, list) or not names or not all(name in METHODS for name in names):
+        raise UserError(f"--methods is a list of {', '.join(METHODS)}, as in --methods=base,liam; not {value!r}.")
+    return list(dict.fromkeys(names))
 
 
 def read(name: str, budget: str) -> Task:
@@ -109,9 +122,22 @@ def read(name: str, budget: str) -> Task:
     for key in map(str, content):
         if key not in KEYS:
             raise UserError(f"unknown key {key!r} in task {name}.{nearest(key, list(KEYS))}")
+    for key in ("settings", "pool", "train", "budgets"):
+        if not isinstance(content.get(key) or {}, dict):
+            raise UserError(f"{key} in task {name} are not key: value.")
     budgets = content.get("budgets") or {}
     if budget not in budgets:
-        raise UserError(f"--budget is one of {', '.join(budgets)}, not {budget!r}.")
+        raise UserError(f"--budget is one of {', '.join(budgets) or 'none'}, not {budget!r}.")
+    env = content.get("env_config")
+    variables = (budgets[budget] or {}).get("variables") or {}
+    if not env or any(v not in variables for v in VARIABLES):
+        raise UserError(f"task {name} needs env_config, and variables in each budget: {', '.join(VARIABLES)}.")
+    if content.get("measure", MEASURES[0]) not in MEASURES:
+        raise UserError(f"measure in task {name} is one of {', '.join(MEASURES)}.")
+    if {*budgets[budget].get("skip", ())} - {"blind"}:
+        raise UserError(f"task {name}: only blind may be skipped.")
+    if "random" not in scripted_REGISTRY.get(str(configuration.named("envs", str(env)).get("env")), {}):
+        raise UserError(f"task {name}: {env} has no scripted policies; a task needs at least random play.")
     return Task(Path(name).stem, content, dict(budgets[budget]))
 
 
@@ -122,15 +148,15 @@ def plan_of(task: Task, methods: Sequence[str], folder: Path) -> stages.Plan:
     response = unseen | {"seeds": 1, "one_partner_each": True, "t_max": "{response_steps_per_seat}"}
     listed: list[dict[str, Any]] = [
         {"pool": None, "t_max": "{pool_steps}", **(task.content.get("pool") or {})},
-        {"train": task.base, "name": "best_response", "test_nepisode": "{episodes}", "with": response},
-        {"train": f"{task.base}_oracle", "name": "oracle", "with": unseen},
-        {"train": task.base, "name": "blind", "with": unseen},
+        {"train": LEARNER, "name": "best_response", "test_nepisode": "{episodes}", "with": response},
+        {"train": f"{LEARNER}_oracle", "name": "oracle", "with": unseen},
+        {"train": LEARNER, "name": "blind", "with": unseen},
     ]
     if "omg" in methods:
-        listed.append({"pretrain": f"{task.base}_omg", "name": "vae", "pool": "{pool}"})
+        listed.append({"pretrain": METHODS["omg"], "name": "vae", "pool": "{pool}"})
     for method in methods:
         own = {"vae_path": "{vae}"} if method == "omg" else {}
-        listed.append({"train": METHODS[method].format(base=task.base), "name": method, "with": shared, **own})
+        listed.append({"train": METHODS[method], "name": method, "with": shared, **own})
     for trained in ("oracle", "blind", *methods):
         test = {"pool": "{pool}", "test_nepisode": "{episodes}"}
         listed.append({"evaluate": trained, "name": f"{trained}_partners", "with": test})
@@ -151,22 +177,24 @@ def score(task: Task, folder: Path, methods: Sequence[str]) -> list[dict[str, An
     best = best_returns(folder / "best_response" / "summary.json", task.measure, len(ids))
     scripted = scripted_returns(env, pool, ids, episodes, task.measure)
     bounds = Bounds(scripted["random"], best)
-    kept = bounds.usable(LEAST * float((bounds.best - bounds.random).max()))
+    kept = bounds.usable(LEAST)
     if not kept.any():
         raise UserError(f"{task.name}: no best response earns more than random play; it needs a larger budget.")
     if not kept.all():
         left_out = ", ".join(n for n, k in zip(names, kept, strict=True) if not k)
         say(f"left out, because a best response gains next to nothing with them: {left_out}.", "yellow")
-    strongest = max(scripted, key=lambda p: float(bounds.score(scripted[p])[kept].mean()))
+    names = [name for name, k in zip(names, kept, strict=True) if k]
+    bounds, scripted = Bounds(*(x[kept] for x in bounds)), {p: returns[kept] for p, returns in scripted.items()}
+    strongest = max(scripted, key=lambda p: float(bounds.score(scripted[p]).mean()))
     found = {"random": scripted["random"][None], "scripted": scripted[strongest][None]}
     for name in ("blind", "oracle", *methods):
         if (folder / f"{name}_partners").exists():
             found[name] = returns_of(folder / f"{name}_partners" / "opponents.csv", names, task.measure)
-    found["best_response"] = best[None]
-    scores = {name: bounds.score(returns)[:, kept] for name, returns in found.items()}
+    found["best_response"] = bounds.best[None]
+    scores = {name: bounds.score(returns) for name, returns in found.items()}
     estimates = {name: stratified(s) for name, s in scores.items()}
     order = [*(b for b in BOUNDS if b in found), *methods]
-    show(task, order, estimates, scores, strongest, int(kept.sum()))
+    show(task, order, estimates, scores, strongest, len(names))
     draw(folder / "scores.png", task, order, estimates)
     knowing = estimates["oracle"].mean - estimates["blind"].mean if "blind" in estimates else None
     write_json(folder / "scores.json", {"value_of_knowing": knowing, **{n: e._asdict() for n, e in estimates.items()}})
@@ -174,8 +202,7 @@ def score(task: Task, folder: Path, methods: Sequence[str]) -> list[dict[str, An
         {"task": task.name, "method": name, "partner": partner, "seed": seed, "return": returns[seed, i], "score": s}
         for name, returns in found.items()
         for i, partner in enumerate(names)
-        if kept[i]
-        for seed, s in enumerate(bounds.score(returns)[:, i])
+        for seed, s in enumerate(scores[name][:, i])
     ]
 
 
@@ -184,7 +211,8 @@ def best_returns(path: Path, measure: str, partners: int) -> np.ndarray:
     content = json.loads(path.read_text())
     key = f"test_{measure}_mean"
     each = content.get(f"{key}_seeds") or [content[key]]
-    assert len(each) == partners
+    if len(each) != partners:
+        raise UserError(f"{path.parent} has {len(each)} best responses to {partners} partners: remove the folder.")
     return np.array(each)
 
 
@@ -253,6 +281,14 @@ def draw(path: Path, task: Task, order: Sequence[str], estimates: Mapping[str, E
     axes.invert_yaxis()
     plain(axes, "score (0: random play, 1: best response)", "", f"{task.name}, unseen partners")
     save(figure, path)
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows that earlier calls wrote, of other tasks."""
+    if not path.exists():
+        return []
+    with path.open() as file:
+        return [{**row, "return": float(row["return"]), "score": float(row["score"])} for row in csv.DictReader(file)]
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

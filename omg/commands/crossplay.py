@@ -45,6 +45,10 @@ def main(command: Command) -> int:
     env = make_env({"env": name, "env_args": env_args})
     players = [player_of(word, runs, env) for word in words]
     for player in players:
+        if player.mac.given_identity:
+            raise UserError(
+                f"{player.name} needs the identity of its pool's members: test it with omg evaluate --pool."
+            )
         if not player.mac.can_be_opponent:
             raise UserError(f"{player.name} plans in the environment itself and cannot sit in all other seats.")
     episodes = fill(RunSettings, config).test_nepisode

@@ -71,6 +71,8 @@ def main(command: Command) -> int:
 def scripted(command: Command) -> int:
     """A scripted policy in the seat of the trained agent, with every member of a pool."""
     name, *more = command.words
+    if "/" in name or Path(name).exists() or command.get("checkpoint_path"):
+        raise UserError(f"a saved model is named by --checkpoint_path: omg evaluate --checkpoint_path={name}")
     if more:
         raise UserError("evaluate takes one scripted policy at a time: omg evaluate nearest_food --pool=…")
     config = configure(command, (PoolSettings,), learns=False)
@@ -116,6 +118,8 @@ def with_pool(
     """Every member of a pool with an agent; table, CSV and figures into the folder. `seeds` are those of the agent."""
     env = make_env(config)
     pool = open_pool(config | {"pool": pool_path})
+    if player.mac.given_identity and len(pool.members) != player.mac.prior_size:
+        raise UserError(f"{player.name} knows the members of the pool it was trained with, not those of {pool.folder}.")
     ids = pool.ids(SPLIT_NAMES)
     if not ids:
         raise UserError(f"the pool in {pool.folder} has no members yet.")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from omg import commands
 from omg import config as configuration
 from omg.build import known_keys, make_env, resolve
 from omg.config import Command
+from omg.envs import trust
 from omg.evaluation import comparison
 from omg.evaluation.adaptation import AdaptSettings
 from omg.utils.files import check_name, make_folder, write_json
@@ -45,17 +46,20 @@ class Stage(NamedTuple):
 
 @dataclass
 class Plan:
-    """One workflow in one variant: its stages, and the variables of its budget."""
+    """One workflow in one variant, or one task: its stages."""
 
     name: str
     folder: Path
     stages: list[Stage]
 
 
-def run_plan(plan: Plan, jobs: int) -> int:
-    """Runs what is not finished yet, several stages at once if asked to. Returns the exit status."""
+def run_plan(plan: Plan, jobs: int, whole: bool = True) -> int:
+    """Runs what is not finished yet, several stages at once if asked to. Returns the exit status.
+
+    Unless the plan is the `whole` of its folder, the folder may hold finished stages that are not in the plan.
+    """
     make_folder(plan.folder)
-    state = read_state(plan)
+    state = read_state(plan, whole)
     try:
         return run_jobs(plan.stages, jobs, plan.folder, state, partial(run_stage, plan=plan))
     except KeyboardInterrupt:
@@ -190,6 +194,24 @@ class _Builder:
         return configuration.value_of(filled) if re.fullmatch(r"\{\w+\}", value) and filled.isdigit() else filled
 
 
+def check_trust(content: Any, command: Command) -> None:
+    """The modules that a file names were not typed: they are imported only with `--trust`."""
+    for module in modules_in(content):
+        trust.allow(module) if command.trust else trust.check(module)
+
+
+def modules_in(content: Any, key: str = "") -> Iterator[str]:
+    """The modules of environments (`env_args.name`) that a workflow names, in its settings or in its stages."""
+    if isinstance(content, Mapping):
+        for inner, value in content.items():
+            yield from modules_in(value, f"{key}.{inner}")
+    elif isinstance(content, list):
+        for value in content:
+            yield from modules_in(value, key)
+    elif isinstance(content, str) and key.endswith(".env_args.name"):
+        yield content
+
+
 def number_of_jobs(command: Command) -> int:
     jobs = convert(command.get("jobs", 1), int, "jobs")
     if jobs < 1:
@@ -220,7 +242,7 @@ def check(plan: Plan, parent: Command) -> None:
             raise UserError(f"in stage {stage.title}: {error}") from error
 
 
-def read_state(plan: Plan) -> dict[str, Any]:
+def read_state(plan: Plan, whole: bool = True) -> dict[str, Any]:
     """What earlier calls did in this folder. A stage that was begun with other settings is refused."""
     path = plan.folder / STATE
     state: dict[str, Any] = {}
@@ -231,9 +253,7 @@ def read_state(plan: Plan) -> dict[str, Any]:
         except (OSError, ValueError, AttributeError, TypeError, KeyError) as error:
             raise UserError(f"{path} is damaged: remove it, or choose another --run_dir.") from error
         now = {stage.title: stage.words() for stage in plan.stages}
-        if changed := [title for title, words in earlier.items() if now.get(title) != words]:
-            raise UserError(
-                f"{plan.folder} holds a workflow with another stage {changed[0]}: choose another --run_dir."
-            )
+        if changed := [title for title, words in earlier.items() if now.get(title, None if whole else words) != words]:
+            raise UserError(f"{plan.folder} holds another stage {changed[0]}: choose another --run_dir.")
     write_json(path, state)
     return state

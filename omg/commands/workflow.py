@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from omg import config as configuration
-from omg.commands.stages import Plan, check, number_of_jobs, plan_of, run_plan
+from omg.commands.stages import Plan, check, check_trust, number_of_jobs, plan_of, run_plan
 from omg.config import Command
-from omg.envs import trust
 from omg.utils.files import check_writable
 from omg.utils.logging import say
 from omg.utils.plugins import load_plugins
@@ -43,9 +42,7 @@ def main(command: Command) -> int:
     load_plugins(command.imports)
     name = command.words[0]
     content = read(name)
-    for module in modules_in(content):
-        # A name in a file was not typed: it is imported only with --trust.
-        trust.allow(module) if command.trust else trust.check(module)
+    check_trust(content, command)
     variants = content.get("variants") or {}
     options = {"run_dir", "local_results_path", "jobs", *(["budget"] if content.get("budgets") else [])}
     options |= {variants["option"]} if variants else set()
@@ -94,18 +91,6 @@ def read(name: str) -> dict[str, Any]:
         if not isinstance(content.get(key) or {}, dict):
             raise UserError(f"{key} in workflow {name} are not key: value.")
     return content
-
-
-def modules_in(content: Any, key: str = "") -> Iterator[str]:
-    """The modules of environments (`env_args.name`) that a workflow names, in its settings or in its stages."""
-    if isinstance(content, Mapping):
-        for inner, value in content.items():
-            yield from modules_in(value, f"{key}.{inner}")
-    elif isinstance(content, list):
-        for value in content:
-            yield from modules_in(value, key)
-    elif isinstance(content, str) and key.endswith(".env_args.name"):
-        yield content
 
 
 def budget_of(content: Mapping[str, Any], name: str | None) -> dict[str, Any]:

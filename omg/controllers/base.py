@@ -31,7 +31,7 @@ class Controller:
     """Pre-trained artifacts that it is built with, by name: "vae", "goals"."""
     prior_size: int = 0
     """Size of the vector that an agent model carries from one episode to the next; 0: nothing is carried."""
-    told_partners: bool = False
+    given_identity: bool = False
     """That vector is the identity of the partners instead (the oracle)."""
 
     spec: Spec

@@ -64,7 +64,7 @@ class BasicMAC(Controller):
         check_model(self.am, self.own_size, spec.state_size if self.obs_is_state else spec.obs_size)
         self.needs = self.am.needs
         self.prior_size = self.am.prior_size
-        self.told_partners = self.am.told_partners
+        self.given_identity = self.am.given_identity
 
     @classmethod
     def create(cls, env: MultiAgentEnv, config: Mapping[str, Any], artifacts: Mapping[str, Any]) -> BasicMAC:

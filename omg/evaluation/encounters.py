@@ -75,7 +75,7 @@ class Encounter:
     def _play(self, agent: Any, policies: Any, key: Array) -> tuple[dict[str, Array], Array]:
         team, now = TeamPolicies(agent, (policies,)), jnp.int32(0)
         prior = None
-        if self.focal.told_partners:
+        if self.focal.given_identity:
             # The order of the environments is `[seat, member, env]`.
             ids = jnp.tile(jnp.repeat(jnp.asarray(self.group.ids), self.envs), self.env.spec.n_agents)
             prior = jax.nn.one_hot(ids, self.focal.prior_size)

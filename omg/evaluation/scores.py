@@ -23,8 +23,9 @@ class Bounds(NamedTuple):
     best: Float[np.ndarray, " partner"]
 
     def usable(self, least: float) -> np.ndarray:
-        """The partners with which a best response earns more than random play, by at least `least`."""
-        return self.best - self.random >= least
+        """The partners with which a best response gains something over random play, at least `least` of the largest."""
+        gain = self.best - self.random
+        return (gain > 0) & (gain >= least * gain.max())
 
     def score(self, returns: Float[np.ndarray, "*seed partner"]) -> Float[np.ndarray, "*seed partner"]:
         return (returns - self.random) / (self.best - self.random)

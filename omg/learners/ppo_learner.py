@@ -43,7 +43,7 @@ class PPOSteps(NamedTuple):
     """What PPO needs of every step, `[time, batch, seat, …]`; `state` only for a central critic, else of size 0."""
 
     inputs: Float[Array, "time batch seat input"]
-    state: Float[Array, "time batch one state"]
+    state: Float[Array, "time batch one_or_seat state"]
     avail_actions: Bool[Array, "time batch seat action"]
     actions: Int[Array, "time batch seat"]
     log_pi: Float[Array, "time batch seat"]
@@ -143,7 +143,9 @@ class PPOLearner(OnPolicyLearner):
         inputs = jnp.concatenate([seen.own, inferred.embedding], -1)
         actor = self.mac.unroll_on(params["agent"], seen, inferred.embedding)
         network = params["critic"]
-        state = time_first(batch.state)[:, :, :1, : None if s.central_critic else 0]
+        # A team's agents share the state; with frozen partners every seat has an episode of its own.
+        seats, size = (None if self.focal else 1), (None if s.central_critic else 0)
+        state = time_first(batch.state)[:, :, :seats, :size]
         values, hidden = self.criticise(network, inputs, state, network.init_hidden(*inputs.shape[1:3]))
         judge = Judge(network, before_each_step(hidden), None)
         chosen = hindsight(self, judge, target, seen, batch, inferred, t_env, key)

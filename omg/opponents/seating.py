@@ -89,10 +89,14 @@ def _members(pool: Pool | None, spec: Spec, group: Group, partners: str) -> list
         known = sorted({m.algorithm for m in pool.members if m.split in splits})
         which = "" if partners == "train" else f" (partners={partners})"
         raise UserError(
-            f"the pool in {pool.folder} has no {group.algorithm} to train with{which}: it has "
+            f"the pool in {pool.folder} has no {_named(group.algorithm)} to train with{which}: it has "
             f"{', '.join(known) or 'none'}."
         )
     return pool.groups(spec, ids)
+
+
+def _named(algorithm: str) -> str:
+    return {"any": "member", "rules": "scripted policy"}.get(algorithm, algorithm)
 
 
 def merged(spec: Spec, groups: Sequence[PolicyGroup]) -> PolicyGroup:

@@ -79,7 +79,7 @@ class TeamRunner:
         blocks = 1 if own_partner else blocks
         self.env, self.mac, self.scheme, self.groups, self.n_seeds = env, focal, scheme, groups, n_seeds
         self.opponents = opponents
-        self.episodes = 2 if focal.prior_size and not focal.told_partners else 1
+        self.episodes = 2 if focal.prior_size and not focal.given_identity else 1
         """Episodes of an encounter: with `carry_over` two in a row with the same opponents."""
         self.own_partner = own_partner
         self.places = jnp.zeros((), jnp.int32) if n_seeds is None else jnp.arange(n_seeds)
@@ -167,7 +167,7 @@ class TeamRunner:
             own = jnp.take_along_axis(played.stats.agent_returns, self._seats()[..., None], -1)[..., 0]
             return self._marked(played.batch, prior), played.stats._replace(members=ids, focal_returns=own)
 
-        first, stats = episode(key, self.identities(ids) if self.mac.told_partners else None)
+        first, stats = episode(key, self.identities(ids) if self.mac.given_identity else None)
         if self.episodes == 1:
             return first, stats
         carried = self.each(self._carried)(params, first)

@@ -14,7 +14,8 @@ def test_random_play_scores_zero_and_a_best_response_one():
     np.testing.assert_array_equal(bounds.score(bounds.random[None]), [[0, 0]])
     np.testing.assert_array_equal(bounds.score(bounds.best[None]), [[1, 1]])
     np.testing.assert_array_equal(bounds.score(np.array([[3.0, 2.0]])), [[0.5, 2.0]])
-    assert Bounds(np.array([1.0, 2.0]), np.array([5.0, 4.0])).usable(3.0).tolist() == [True, False]
+    assert Bounds(np.array([1.0, 2.0]), np.array([5.0, 4.0])).usable(0.6).tolist() == [True, False]
+    assert Bounds(np.array([1.0, 2.0]), np.array([1.0, 1.0])).usable(0.05).tolist() == [False, False]
 
 
 def test_the_interval_is_stratified_by_partner():

@@ -605,7 +605,7 @@ def test_the_loss_of_on_policy_learners_includes_the_agent_models_loss():
 
 
 def test_a_central_critic_values_each_agent_from_its_own_input_and_the_state():
-    """Like the plain network on both, in every type of game."""
+    """Like the plain network on both."""
     spec = spec_of(game_type="mixed")
     config = {"central_critic": True, "agent_output_type": "pi_logits", "rnn_hidden_dim": 4}
     learner = PPOLearner(spec, BasicMAC(spec, config), config)
@@ -618,6 +618,18 @@ def test_a_central_critic_values_each_agent_from_its_own_input_and_the_state():
     outputs, expected = RNNAgent.unroll(critic, both, start)
     np.testing.assert_allclose(values, outputs[..., 0], rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(hidden, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_with_partners_the_central_critic_sees_the_state_of_each_seats_own_episode():
+    spec = spec_of(game_type="mixed")
+    config = {"central_critic": True, "agent_output_type": "pi_logits", "rnn_hidden_dim": 4}
+    states = np.arange(6.0).reshape(1, 3, 2, 1)
+    batch = focal(episodes([[[0.0, 0.0]] * 3], [[1, 1, 0]]))._replace(state=jnp.asarray(states, jnp.float32))
+    for is_focal, seen in ((True, states), (False, states[:, :, :1])):
+        learner = PPOLearner(spec, BasicMAC(spec, config), config, is_focal)
+        state = learner.init(KEY)
+        rollout, _ = learner.prepare(state.params, state.target, batch, jnp.int32(0), KEY)
+        np.testing.assert_array_equal(rollout.along.state, np.swapaxes(seen, 0, 1)[:-1])
 
 
 def test_the_td_lambda_targets_of_pqn_by_a_loop():

@@ -48,7 +48,8 @@ def test_a_loaded_pool_equals_the_saved_one(pool, foraging):
     for seed in (1, 2):
         own = networks.mac.init_params(jax.random.key(seed))
         kept = jax.tree.map(lambda x, i=seed - 1: x[i], networks.policies)
-        assert all(jax.tree.leaves(jax.tree.map(lambda a, b: bool((a == b).all()), own, kept)))
+        # Up to rounding: the pool's networks were made in another program.
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), own, kept)
 
 
 def test_no_member_is_both_seen_and_unseen(pool):

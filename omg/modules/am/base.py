@@ -60,7 +60,7 @@ class AgentModel:
     """Pre-trained artifacts that the model is built with, by name: ("vae",)."""
     obs_is_state = False
     """Whether s_t is the global state; otherwise it is the focal agent's own observation."""
-    told_partners: ClassVar[bool] = False
+    given_identity: ClassVar[bool] = False
     """Whether the prior is the identity of the partners (the oracle), not something carried over."""
     output_size = 0
     hidden_size = 0

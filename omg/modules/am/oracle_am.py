@@ -1,4 +1,4 @@
-"""The oracle: the policy is told who its partners are. A bound on what modelling them can bring, not a method."""
+"""The oracle: the policy is given the identity of its partners. A bound on what modelling them can bring."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class OracleAM(AgentModel):
     """The embedding is the identity of the partners, one-hot, which comes as the prior and never changes."""
 
     Settings = OracleSettings
-    told_partners = True
+    given_identity = True
 
     def __init__(self, spec: Spec, own_size: int, config: Mapping[str, Any]):
         super().__init__(spec, own_size, config)

@@ -15,7 +15,7 @@ class CentralCritic(RNNAgent):
 
     def unroll_with(
         self,
-        state: Float[Array, "time batch 1 state"],
+        state: Float[Array, "time batch one_or_agent state"],
         inputs: Float[Array, "time batch agent own"],
         hidden: Float[Array, "batch agent hidden"],
     ) -> tuple[Float[Array, "time batch agent value"], Float[Array, "time batch agent hidden"]]:
