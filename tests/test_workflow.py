@@ -201,7 +201,13 @@ def test_a_mistake_in_an_adaptation_raises_a_user_error(done, word, hint, capsys
 @pytest.mark.parametrize("name", sorted(configuration.available("tasks")))
 def test_shipped_tasks_are_valid(name, tmp_path):
     for budget in ("tiny", "small", "paper"):
-        check(benchmark.plan_of(benchmark.read(name, budget), list(benchmark.METHODS), tmp_path), Command())
+        plan = benchmark.plan_of(benchmark.read(name, budget), list(benchmark.METHODS), tmp_path)
+        check(plan, Command())
+        earlier = set()
+        for stage in plan.stages:
+            assert set(stage.after) <= earlier, stage.title
+            earlier.add(stage.title)
+        assert {"best_response", "oracle", *benchmark.METHODS} <= earlier
 
 
 @pytest.mark.parametrize("name", sorted(configuration.available("workflows")))
