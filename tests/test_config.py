@@ -158,6 +158,10 @@ def test_an_algorithm_is_based_on_another_one(tmp_path):
     """Its own settings come last; a circle is refused."""
     ppo, omg = merged("--config=ppo"), merged("--config=ppo_omg")
     assert {key for key in ppo if ppo[key] != omg[key]} == {"name", "mac", "am_model"}
+    for env in ("foraging", "stag_hunt", "snowdrift"):
+        variants = ("ppo", "ppo_am", "ppo_liam", "ppo_omg", "ppo_oracle")
+        found = {merged(f"--config={name}", f"--env-config={env}")["policy_model"] for name in variants}
+        assert len(found) == 1, "agent models are compared on the network type of their base learner"
     mine, other = tmp_path / "mine.yaml", tmp_path / "other.yaml"
     mine.write_text("based_on: qmix\nname: mine\nlr: 0.25\n")
     assert [merged(f"--config={mine}")[key] for key in ("name", "mixer", "lr")] == ["mine", "qmix", 0.25]
