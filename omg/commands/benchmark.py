@@ -268,7 +268,7 @@ def show(
     console.print(table)
     if estimates["scripted"].mean > 1:
         say(
-            f"The best responses are below the scripted policy {strongest}: they are not trained to the end, and scores "
+            f"The best responses are below the scripted policy {strongest}: they need more training, and scores "
             "say little. Take a larger --budget.",
             "yellow",
         )
