@@ -250,8 +250,14 @@ MUTANTS: list[Mutant] = [
         "learners/ppo_learner.py",
         f"{KNOWN}::test_unavailable_actions_have_no_entropy",
         ("jnp.where(avail_actions, logits, UNAVAILABLE)", "logits"),
-        ("- s.entropy_coef * entropy", "+ s.entropy_coef * entropy"),
+        ("value_loss - bonus", "value_loss + bonus"),
         ("log_pi, 0.0)).sum(-1), along.acted)", "log_pi, 0.0)).sum(-1), along.counted)"),
+    ),
+    *_of(
+        "learners/ppo_learner.py",
+        f"{KNOWN}::test_the_entropy_bonus_may_fall_to_zero_over_the_run",
+        ("(self.left(t_env) if s.entropy_decay else 1.0)", "1.0"),
+        ("if s.entropy_decay else 1.0)", "if s.entropy_coef else 1.0)"),
     ),
     *_of(
         "learners/ppo_learner.py",

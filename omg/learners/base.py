@@ -159,11 +159,14 @@ class Learner:
         return optax.apply_updates(params, self.decayed(updates, t_env)), opt_state
 
     def decayed(self, updates: Any, t_env: Array) -> Any:
-        """The optimiser's step, shrinking with the fraction of the run that is over (`lr_decay`)."""
+        """The optimiser's step, which shrinks over the run (`lr_decay`)."""
         if not self.settings.lr_decay:
             return updates
-        left = 1 - jnp.clip(t_env / float(self.settings.t_max), 0.0, 1.0)
-        return jax.tree.map(lambda x: x * left, updates)
+        return jax.tree.map(lambda x: x * self.left(t_env), updates)
+
+    def left(self, t_env: Array) -> Array:
+        """The fraction of the run that is not over."""
+        return 1 - jnp.clip(t_env / float(self.settings.t_max), 0.0, 1.0)
 
     def optimiser(self, lr: float | None = None) -> optax.GradientTransformation:
         return optax.chain(self.clip(), self.step_rule(lr))

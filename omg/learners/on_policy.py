@@ -68,7 +68,7 @@ class OnPolicyLearner(Learner):
     ) -> tuple[Rollout, Metrics]:
         raise NotImplementedError(f"{type(self).__name__} must define prepare")
 
-    def chunk_loss(self, params: Params, along: Any, memory: Any) -> tuple[Array, Metrics]:
+    def chunk_loss(self, params: Params, along: Any, memory: Any, t_env: Array) -> tuple[Array, Metrics]:
         """The loss on chunks `[step, chunk, seat, …]` from the recurrent states at their start."""
         raise NotImplementedError(f"{type(self).__name__} must define chunk_loss")
 
@@ -93,7 +93,7 @@ class OnPolicyLearner(Learner):
                     jax.tree.map(lambda x: x[of_rows], focal),
                     rollout.chosen and rollout.chosen.rows(of_rows),
                 )
-            (loss, found), grads = jax.value_and_grad(self.total_loss, has_aux=True)(params, *data, k)
+            (loss, found), grads = jax.value_and_grad(self.total_loss, has_aux=True)(params, *data, t_env, k)
             found = {"loss": loss, "grad_norm": optax.global_norm(grads), **found}
             return self.step(params, grads, opt_state, t_env), found
 
@@ -126,10 +126,10 @@ class OnPolicyLearner(Learner):
         return LearnerState(params, target, opt_state, state.updates + 1)
 
     def total_loss(
-        self, params: Params, chunks: Any, starts: Any, batch: FocalBatch, chosen: Any, key: Array
+        self, params: Params, chunks: Any, starts: Any, batch: FocalBatch, chosen: Any, t_env: Array, key: Array
     ) -> tuple[Array, Metrics]:
         """The learner's own loss plus that of the agent model, which is trained on whole episodes."""
-        loss, metrics = self.chunk_loss(params, chunks, starts)
+        loss, metrics = self.chunk_loss(params, chunks, starts, t_env)
         seen = self.mac.seen(batch)
         inferred = self.mac.infer_all(params, seen, batch)
         model_loss, found = self.mac.am.loss(params, seen, batch, inferred, chosen, key)

@@ -34,6 +34,7 @@ class PPOSettings(OnPolicySettings):
     gae_lambda: float = setting(0.95, "λ of the generalised advantage estimate", low=0, high=1)
     value_coef: float = setting(0.5, "weight of the value loss", low=0)
     entropy_coef: float = setting(0.01, "weight of the entropy bonus", low=0)
+    entropy_decay: bool = setting(False, "the entropy bonus falls linearly to zero over t_max")
     value_norm: bool = setting(True, "the critic learns returns with mean 0 and standard deviation 1")
     central_critic: bool = setting(False, "the critic sees also the global state (MAPPO); false: the agent's input")
     prosocial: float = setting(0.0, "weight of the team's mean reward in place of the agent's own", low=0, high=1)
@@ -179,7 +180,7 @@ class PPOLearner(OnPolicyLearner):
         share = self.settings.prosocial
         return (1 - share) * reward + share * reward.mean(-1, keepdims=True) if share else reward
 
-    def chunk_loss(self, params: Params, along: PPOSteps, memory: Memories) -> tuple[Array, Metrics]:
+    def chunk_loss(self, params: Params, along: PPOSteps, memory: Memories, t_env: Array) -> tuple[Array, Metrics]:
         """-min(ρ·A, clip(ρ)·A) + c_v·(V - G)² - c_e·H(π)."""
         s = self.settings
         outputs = params["agent"].unroll(along.inputs, memory.agent)[0]
@@ -193,7 +194,8 @@ class PPOLearner(OnPolicyLearner):
         value_loss = masked_mean((values - along.returns) ** 2, along.counted)
         metrics = {"policy_loss": actor_loss, "value_loss": value_loss, "entropy": entropy}
         metrics["clipped"] = masked_mean((abs(ratio - 1) > s.ppo_clip).astype(jnp.float32), along.acted)
-        return actor_loss + s.value_coef * value_loss - s.entropy_coef * entropy, metrics
+        bonus = s.entropy_coef * entropy * (self.left(t_env) if s.entropy_decay else 1.0)
+        return actor_loss + s.value_coef * value_loss - bonus, metrics
 
 
 def normalised(

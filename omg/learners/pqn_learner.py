@@ -83,7 +83,7 @@ class PQNLearner(MixingLearner, OnPolicyLearner):
         )
         return Rollout(along, before[:-1], chosen, target), {"target_mean": masked_mean(targets, counted)}
 
-    def chunk_loss(self, params: Params, along: PQNSteps, memory: Array) -> tuple[Array, Metrics]:
+    def chunk_loss(self, params: Params, along: PQNSteps, memory: Array, t_env: Array) -> tuple[Array, Metrics]:
         """The mean squared error to the TD(λ) targets."""
         q_taken = pick(params["agent"].unroll(along.inputs, memory)[0], along.actions)
         if self.mixer_class:

@@ -162,7 +162,7 @@ def test_chunks_start_from_the_recurrent_state_while_acting(foraging, batch, cel
     chunks, starts = chop(5, 1, rollout.along, rollout.memory)
     assert chunks.inputs.shape[:2] == (4, 3 * 3), "as even as possible"
     assert chunks.acted.sum() == focal.filled.sum()
-    _, found = learner.chunk_loss(params, chunks, starts)
+    _, found = learner.chunk_loss(params, chunks, starts, jnp.int32(0))
     assert found["clipped"] == 0
     mean = float((chunks.advantage * chunks.acted).sum() / chunks.acted.sum())
     np.testing.assert_allclose(found["policy_loss"], -mean, atol=1e-5)

@@ -404,15 +404,16 @@ def chunks_of(log_pi, advantage, avail_actions=None, returns=None, acted=None, c
     )
 
 
-def ppo(logits, chunks, values=None, **settings):
+def ppo(logits, chunks, values=None, t_env=0, **settings):
     stub = SimpleNamespace(settings=PPOSettings(**settings), focal=False)
+    stub.left = functools.partial(PPOLearner.left, stub)
     stub.criticise = functools.partial(PPOLearner.criticise, stub)
     logits, memory = jnp.asarray(logits, jnp.float32), jnp.zeros((1, 1, 1))
     critic = Fixed(jnp.zeros((len(logits), 1, 1, 1)) if values is None else column(values)[..., None])
 
     def loss(logits):
         params = {"agent": Fixed(logits[:, None, None]), "critic": critic}
-        return PPOLearner.chunk_loss(stub, params, chunks, Memories(memory, memory))
+        return PPOLearner.chunk_loss(stub, params, chunks, Memories(memory, memory), jnp.int32(t_env))
 
     (loss, metrics), slope = jax.jit(jax.value_and_grad(loss, has_aux=True))(logits)
     return loss, metrics, slope
@@ -457,6 +458,13 @@ def test_unavailable_actions_have_no_entropy():
     np.testing.assert_allclose(loss, -0.1 * entropy, rtol=1e-5)
     assert np.isfinite(np.asarray(slope)).all()
     assert slope[0, 2] == 0
+
+
+@pytest.mark.parametrize(("decay", "t_env", "weight"), [(False, 75, 0.1), (True, 0, 0.1), (True, 75, 0.025)])
+def test_the_entropy_bonus_may_fall_to_zero_over_the_run(decay, t_env, weight):
+    chunks = chunks_of(np.log([0.5]), [0.0])
+    loss, _, _ = ppo(np.zeros((1, 2)), chunks, t_env=t_env, entropy_coef=0.1, entropy_decay=decay, t_max=100)
+    np.testing.assert_allclose(loss, -weight * np.log(2), rtol=1e-5)
 
 
 def test_advantages_are_normalised_over_the_steps_that_agents_acted():
@@ -599,8 +607,8 @@ def test_generalised_advantages_by_a_loop(bootstrap, cooperative):
 
 
 def test_the_loss_of_on_policy_learners_includes_the_agent_models_loss():
-    stub = SimpleNamespace(mac=FixedMAC(), chunk_loss=lambda params, chunks, starts: (jnp.float32(1.0), {}))
-    loss, _ = PPOLearner.total_loss(stub, {}, None, None, focal(episodes(**STEP)), None, KEY)
+    stub = SimpleNamespace(mac=FixedMAC(), chunk_loss=lambda params, chunks, starts, t_env: (jnp.float32(1.0), {}))
+    loss, _ = PPOLearner.total_loss(stub, {}, None, None, focal(episodes(**STEP)), None, jnp.int32(0), KEY)
     assert loss == 1.25
 
 
@@ -658,6 +666,7 @@ def test_the_td_lambda_targets_of_pqn_by_a_loop():
 def test_the_learning_rate_falls_linearly_with_the_steps_of_the_run():
     for t_env, left in ((0, 1.0), (50, 0.5), (100, 0.0), (500, 0.0)):
         stub = SimpleNamespace(settings=LearnerSettings(lr_decay=True, t_max=100))
+        stub.left = functools.partial(Learner.left, stub)
         assert Learner.decayed(stub, jnp.float32(3.0), jnp.int32(t_env)) == 3.0 * left
     assert Learner.decayed(SimpleNamespace(settings=LearnerSettings(lr_decay=False)), 3.0, jnp.int32(50)) == 3.0
 
