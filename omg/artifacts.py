@@ -18,10 +18,9 @@ from omg.envs.multiagentenv import Spec
 from omg.modules.am.omg_am import OMGSettings
 from omg.modules.goal_sets import GoalSettings, GoalSpace, event_size
 from omg.modules.vae import VAE
+from omg.opponents import scripted
 from omg.opponents.pool import MANIFEST, Member, Pool, PoolSettings
 from omg.opponents.run_pool import RunPool, is_run
-from omg.opponents.scripted import REGISTRY as scripted_REGISTRY
-from omg.opponents.scripted import SPLITS
 from omg.utils import checkpoints
 from omg.utils.settings import UserError, choose, fill
 
@@ -56,19 +55,19 @@ def open_pool(config: Mapping[str, Any]) -> Pool:
 
 def scripted_pool(config: Mapping[str, Any]) -> Pool:
     """The environment's scripted policies as a pool, split as `pool_rules` and `pool_test_rules` say."""
-    env = str(config["env"])
-    train, test = scripted_split(env, fill(PoolSettings, config))
+    name = scripted.name_of(config)
+    train, test = scripted_split(name, fill(PoolSettings, config))
     if not train and not test:
-        known = ", ".join(scripted_REGISTRY)
-        raise UserError(f"{env} has no scripted policies; {known} have some. Train a pool: omg pool.")
+        known = ", ".join(scripted.REGISTRY)
+        raise UserError(f"{name} has no scripted policies; {known} have some. Train a pool: omg pool.")
     members = [Member(policy, policy, "train") for policy in train]
     members += [Member(policy, policy, "non_homologue") for policy in test]
-    return Pool(Path(SCRIPTED), env, dict(config.get("env_args") or {}), members)
+    return Pool(Path(SCRIPTED), str(config["env"]), dict(config.get("env_args") or {}), members)
 
 
 def scripted_split(env: str, settings: PoolSettings) -> tuple[list[str], list[str]]:
     """The scripted policies to train with and the unseen ones: as asked for, or the environment's own split."""
-    split, known = SPLITS.get(env), scripted_REGISTRY.get(env, {})
+    split, known = scripted.SPLITS.get(env), scripted.REGISTRY.get(env, {})
     train = settings.pool_rules if settings.pool_rules is not None else list(split.train if split else ())
     # Policies that are asked for explicitly on one side leave the other side's default.
     taken = set(settings.pool_rules or []) if settings.pool_test_rules is None else set()

@@ -27,6 +27,7 @@ from omg.evaluation.scores import Bounds, probability_of_improvement, stratified
 from omg.evaluation.statistics import Estimate
 from omg.opponents import REGISTRY as scripted_REGISTRY
 from omg.opponents.pool import Pool
+from omg.opponents.scripted import name_of
 from omg.opponents.seating import SPLITS_OF
 from omg.utils.files import check_writable, make_folder, write_json
 from omg.utils.logging import ProgressReport, console, say
@@ -136,7 +137,7 @@ def read(name: str, budget: str) -> Task:
         raise UserError(f"measure in task {name} is one of {', '.join(MEASURES)}.")
     if {*budgets[budget].get("skip", ())} - {"blind"}:
         raise UserError(f"task {name}: only blind may be skipped.")
-    if "random" not in scripted_REGISTRY.get(str(configuration.named("envs", str(env)).get("env")), {}):
+    if "random" not in scripted_REGISTRY.get(name_of(configuration.named("envs", str(env))), {}):
         raise UserError(f"task {name}: {env} has no scripted policies; a task needs at least random play.")
     return Task(Path(name).stem, content, dict(budgets[budget]))
 

@@ -17,7 +17,7 @@ from omg.artifacts import pool_folder, scripted_split
 from omg.build import Experiment, args_sanity_check, build, known_keys, make_env, resolve, settings_of
 from omg.commands.common import configure
 from omg.components.action_selectors import UNAVAILABLE
-from omg.components.episode_buffer import EpisodeBatch, make_scheme
+from omg.components.episode_buffer import EpisodeBatch, make_scheme, time_first
 from omg.config import Command
 from omg.controllers import REGISTRY as mac_REGISTRY
 from omg.controllers.scripted_controller import ScriptedMAC
@@ -207,11 +207,17 @@ def actions_of(group: PolicyGroup, params: Any, batch: EpisodeBatch) -> jax.Arra
     if not isinstance(group.mac, ScriptedMAC):
         outputs = jnp.swapaxes(group.mac.unroll(params, batch).outputs, 0, 1)
         return jnp.where(batch.avail_actions, outputs, UNAVAILABLE).argmax(-1)
-    shape = batch.actions.shape
-    keys = jax.random.split(jax.random.key(2), shape)
-    seats = jnp.broadcast_to(jnp.arange(shape[-1]), shape)
-    act = jax.vmap(jax.vmap(jax.vmap(lambda *x: group.mac.decide(params, *x))))
-    return act(batch.obs, batch.avail_actions, seats, keys)
+    rows, steps, agents = batch.actions.shape
+    decide = jax.vmap(jax.vmap(lambda *x: group.mac.decide(params, *x)))
+    seats = jnp.broadcast_to(jnp.arange(agents), (rows, agents))
+
+    def step(memory: jax.Array, seen: Any) -> tuple[jax.Array, jax.Array]:
+        obs, avail_actions, key = seen
+        actions, memory = decide(memory, obs, avail_actions, seats, jax.random.split(key, (rows, agents)))
+        return memory, actions
+
+    along = (time_first(batch.obs), time_first(batch.avail_actions), jax.random.split(jax.random.key(2), steps))
+    return time_first(jax.lax.scan(step, group.mac.init_memory(params, rows), along)[1])
 
 
 def show_pool(config: dict[str, Any]) -> int:

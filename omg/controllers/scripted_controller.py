@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -21,50 +21,70 @@ class ScriptedPolicy(Protocol):
     ) -> Int[Array, ""]: ...
 
 
-class NoMemory(NamedTuple):
-    """Scripted policies depend on the current observation only."""
+class WithMemory(NamedTuple):
+    """A scripted policy that remembers a number during an episode; it is 0 before the first step.
+
+    `act` is called like a `ScriptedPolicy`, with the number first, and returns the action and the new number.
+    """
+
+    act: Callable[[Array, Array, Array, Array, Array], tuple[Array, Array]]
 
 
 class ScriptedMAC(Controller):
-    """One scripted policy, or several: then `params` is the index of the one that acts."""
+    """One scripted policy, or several: then `params` is the index of the one that acts.
+
+    The memory is one number per agent, which most policies do not use.
+    """
 
     can_be_focal = False
 
-    def __init__(self, spec: Spec, *policies: ScriptedPolicy):
+    def __init__(self, spec: Spec, *policies: ScriptedPolicy | WithMemory):
         self.spec = spec
-        self.policies: Sequence[ScriptedPolicy] = policies
+        self.policies: Sequence[ScriptedPolicy | WithMemory] = policies
 
-    def init_memory(self, params: Array | None, batch: int, seats: int | None = None, prior: Any = None) -> NoMemory:
-        return NoMemory()
+    def init_memory(self, params: Array | None, batch: int, seats: int | None = None, prior: Any = None) -> Array:
+        return jnp.zeros((batch, self.spec.n_agents if seats is None else seats), jnp.int32)
 
     def select_actions(
         self,
         params: Array | None,
         seen: Timestep,
-        memory: NoMemory,
+        memory: Int[Array, "batch seat"],
         t_env: Array,
         key: Array,
         test_mode: bool | Array,
         seats: Int[Array, " seat"] | None = None,
         env_state: Any = None,
-    ) -> tuple[Int[Array, "batch seat"], NoMemory]:
+    ) -> tuple[Int[Array, "batch seat"], Int[Array, "batch seat"]]:
         batch, n = seen.obs.shape[:2]
         keys = jax.random.split(key, (batch, n))
         seat = jnp.arange(n) if seats is None else seats
-        act = jax.vmap(jax.vmap(self.decide, in_axes=(None, 0, 0, 0, 0)), in_axes=(None, 0, 0, None, 0))
-        return act(params, seen.obs, seen.avail_actions, seat, keys), memory
+        act = jax.vmap(jax.vmap(self.decide, in_axes=(None, 0, 0, 0, 0, 0)), in_axes=(None, 0, 0, 0, None, 0))
+        return act(params, memory, seen.obs, seen.avail_actions, seat, keys)
 
-    def decide(self, index: Array | None, obs: Array, avail_actions: Array, seat: Array, key: Array) -> Array:
-        if index is None or len(self.policies) == 1:
-            return self.policies[0](obs, avail_actions, seat, key).astype(jnp.int32)
-        branches = [lambda *x, policy=policy: policy(*x).astype(jnp.int32) for policy in self.policies]
-        return jax.lax.switch(index, branches, obs, avail_actions, seat, key)
+    def decide(
+        self, index: Array | None, memory: Array, obs: Array, avail_actions: Array, seat: Array, key: Array
+    ) -> tuple[Array, Array]:
+        """One agent's action and its new memory."""
+        branches = [_with_memory(policy) for policy in self.policies]
+        if index is None or len(branches) == 1:
+            return branches[0](memory, obs, avail_actions, seat, key)
+        return jax.lax.switch(index, branches, memory, obs, avail_actions, seat, key)
+
+
+def _with_memory(policy: ScriptedPolicy | WithMemory) -> Callable[..., tuple[Array, Array]]:
+    def act(memory: Array, *seen: Array) -> tuple[Array, Array]:
+        action, memory = policy.act(memory, *seen) if isinstance(policy, WithMemory) else (policy(*seen), memory)
+        return action.astype(jnp.int32), memory.astype(jnp.int32)
+
+    return act
 
 
 class Mood(NamedTuple):
-    """Whether the other agents cooperated in the previous episode of the encounter."""
+    """Whether the other agents cooperated in the previous episode of the encounter, and the policies' own memory."""
 
     friendly: Bool[Array, " batch"]
+    scripted: Int[Array, "batch seat"]
 
 
 class ReciprocalMAC(Controller):
@@ -81,7 +101,8 @@ class ReciprocalMAC(Controller):
         self.scripted = ScriptedMAC(spec, *policies)
 
     def init_memory(self, params: Array, batch: int, seats: int | None = None, prior: Any = None) -> Mood:
-        return Mood(jnp.ones(batch, bool) if prior is None else prior)
+        friendly = jnp.ones(batch, bool) if prior is None else prior
+        return Mood(friendly, self.scripted.init_memory(None, batch, seats))
 
     def select_actions(
         self,
@@ -94,9 +115,11 @@ class ReciprocalMAC(Controller):
         seats: Int[Array, " seat"] | None = None,
         env_state: Any = None,
     ) -> tuple[Int[Array, "batch seat"], Mood]:
-        def one(friendly: Array, seen_row: Timestep, k: Array) -> Array:
-            index, row = jnp.where(friendly, params[0], params[1]), jax.tree.map(lambda x: x[None], seen_row)
-            return self.scripted.select_actions(index, row, NoMemory(), t_env, k, test_mode, seats)[0][0]
+        def one(mood: Mood, seen_row: Timestep, k: Array) -> tuple[Array, Array]:
+            index = jnp.where(mood.friendly, params[0], params[1])
+            row, notes = jax.tree.map(lambda x: x[None], (seen_row, mood.scripted))
+            actions, notes = self.scripted.select_actions(index, row, notes, t_env, k, test_mode, seats)
+            return actions[0], notes[0]
 
-        actions = jax.vmap(one)(memory.friendly, seen, jax.random.split(key, len(memory.friendly)))
-        return actions, memory
+        actions, notes = jax.vmap(one)(memory, seen, jax.random.split(key, len(memory.friendly)))
+        return actions, memory._replace(scripted=notes)

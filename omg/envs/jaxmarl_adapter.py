@@ -15,7 +15,7 @@ from jaxtyping import Array, Int
 
 from omg.envs.multiagentenv import MultiAgentEnv, Spec, Storage, Timestep, check_game_type
 from omg.envs.packages import missing_package, silenced
-from omg.utils.settings import UserError, choose, nearest
+from omg.utils.settings import UserError, choose, convert, nearest
 
 COOPERATIVE = {"MPE_simple_spread_v3", "MPE_simple_reference_v3", "MPE_simple_speaker_listener_v4", "switch_riddle"}
 COOPERATIVE |= {"HeuristicEnemySMAX", "hanabi", "overcooked", "overcooked_v2"}
@@ -37,13 +37,16 @@ class JaxMARLEnv(MultiAgentEnv):
     """An environment of JaxMARL.
 
     `env_args.name` is JaxMARL's name of the environment. `game_type` and `episode_limit` belong to this class.
-    `layout` (Overcooked) and `scenario` (SMAX) may be names. All other settings are passed to JaxMARL.
+    `layout` (Overcooked) and `scenario` (SMAX) may be names. `shaping` (Overcooked) is the weight of JaxMARL's shaped
+    rewards, which count for both cooks alike. All other settings are passed to JaxMARL.
     """
 
     def __init__(self, env_args: Mapping[str, Any]):
         options = dict(env_args)
         name, game_type = options.pop("name", None), options.pop("game_type", None)
         limit = options.pop("episode_limit", None)
+        self.cooks = name == "overcooked"
+        self.shaping = convert(options.pop("shaping", 0.0), float, "env_args.shaping") if self.cooks else 0.0
         self.game = _make(name, options)
         self.agents = list(self.game.agents)
         self.actions = [_n_actions(self.game.action_space(a), a, name) for a in self.agents]
@@ -62,6 +65,7 @@ class JaxMARLEnv(MultiAgentEnv):
         self.spec = Spec(
             name, len(self.agents), n_actions, obs_size, int(np.prod(shape)), _limit(self.game, limit, name),
             check_game_type(game_type or ("cooperative" if name in COOPERATIVE else "mixed")), storage, storage,
+            (("kitchen", obs[self.agents[0]].shape),) if self.cooks else (),
         )  # fmt: skip
         self.in_action_set = jnp.arange(n_actions) < jnp.array(self.actions)[:, None]
         _try(lambda: jax.eval_shape(self._first_step, jax.random.key(0)), name)
@@ -72,21 +76,25 @@ class JaxMARLEnv(MultiAgentEnv):
     def reset(self, key: Array) -> tuple[Any, Timestep]:
         obs, game = self.game.reset(key)
         n = self.spec.n_agents
-        timestep = self._timestep(game, obs, jnp.zeros(n), jnp.zeros((), bool), jnp.ones(n, bool))
-        return (game, jnp.zeros((), jnp.int32)), timestep
+        soups = jnp.zeros(())
+        timestep = self._timestep(game, obs, jnp.zeros(n), jnp.zeros((), bool), jnp.ones(n, bool), soups)
+        return (game, jnp.zeros((), jnp.int32), soups), timestep
 
     def step(self, state: Any, actions: Int[Array, " agent"], key: Array) -> tuple[Any, Timestep]:
-        game, t = state
+        game, t, soups = state
         by_agent = {a: actions[i] for i, a in enumerate(self.agents)}
-        obs, game, rewards, dones, _ = self.game.step_env(key, game, by_agent)
+        obs, game, rewards, dones, info = self.game.step_env(key, game, by_agent)
         reward = jnp.stack([jnp.asarray(rewards[a], jnp.float32).reshape(()) for a in self.agents])
+        if self.cooks:
+            soups = soups + (reward[0] > 0)
+            reward = reward + self.shaping * sum(info["shaped_reward"].values())
         # An agent that is done while others continue is dead. The end of the whole episode is not a death.
         alive = ~jnp.stack([jnp.asarray(dones[a], bool).reshape(()) for a in self.agents]) | dones["__all__"]
         # Done at the last step of the time limit is a truncation, not a termination.
         terminated = jnp.asarray(dones["__all__"], bool).reshape(()) & (t + 1 < self.spec.episode_limit)
-        return (game, t + 1), self._timestep(game, obs, reward, terminated, alive)
+        return (game, t + 1, soups), self._timestep(game, obs, reward, terminated, alive, soups)
 
-    def _timestep(self, game: Any, obs: dict, reward: Array, terminated: Array, alive: Array) -> Timestep:
+    def _timestep(self, game: Any, obs: dict, reward: Array, terminated: Array, alive: Array, soups: Array) -> Timestep:
         rows = [obs[a].astype(jnp.float32).ravel() for a in self.agents]
         padded = jnp.stack([jnp.pad(row, (0, self.spec.obs_size - row.size)) for row in rows])
         return Timestep(
@@ -96,7 +104,7 @@ class JaxMARLEnv(MultiAgentEnv):
             reward=reward,
             terminated=terminated,
             alive=alive,
-            info={},
+            info={"soups": soups} if self.cooks else {},
         )
 
     def _available(self, game: Any) -> Array:

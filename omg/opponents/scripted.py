@@ -6,8 +6,8 @@ A foraging policy chooses a food item, a predator–prey policy a position, a ba
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,8 @@ from jaxtyping import Array, Float
 
 from omg.envs.multiagentenv import Spec
 from omg.opponents.grid_policies import SNOWDRIFT, STAG_HUNT, random_action
+from omg.opponents.matrix_policies import MATRIX_GAME
+from omg.opponents.overcooked_policies import OVERCOOKED
 
 
 def _random(spec: Spec):
@@ -275,8 +277,17 @@ REGISTRY: dict[str, dict[str, Callable]] = {
     "battle": BATTLE,
     "stag_hunt": STAG_HUNT,
     "snowdrift": SNOWDRIFT,
+    "matrix_game": MATRIX_GAME,
+    "overcooked": OVERCOOKED,
 }
 """Environment → name → a function from the environment's spec to the policy."""
+
+
+def name_of(config: Mapping[str, Any]) -> str:
+    """The name under which the scripted policies of an environment are registered: that of its spec."""
+    env = str(config.get("env"))
+    return str((config.get("env_args") or {}).get("name")) if env == "jaxmarl" else env
+
 
 SPLITS = {
     "foraging": Split(
@@ -289,4 +300,16 @@ SPLITS = {
     "stag_hunt": Split(("always_stag", "always_hare", "follow_crowd"), ("nearest_prey", "random", "switcher")),
     "snowdrift": Split(("always_clear", "never_clear", "follow_crowd"), ("topmost_drift", "random", "switcher")),
     "battle": Split(("nearest_enemy", "spread_fire"), ("focus_fire", "kite")),
+    "overcooked": Split(("onion", "independent", "random"), ("plate", "plate_first", "static")),
+    "matrix_game": Split(
+        ("always_cooperate", "always_defect", "tit_for_tat", "grim", "alternate"),
+        (
+            "suspicious_tit_for_tat",
+            "generous_tit_for_tat",
+            "win_stay_lose_shift",
+            "tit_for_two_tats",
+            "patient_grim",
+            "random",
+        ),
+    ),
 }

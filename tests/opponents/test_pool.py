@@ -7,8 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from omg import config as configuration
 from omg.artifacts import open_pool
+from omg.build import make_env
 from omg.commands.pool import disagreement
+from omg.config import Command
 from omg.controllers import BasicMAC
 from omg.controllers.scripted_controller import ScriptedMAC
 from omg.envs import make
@@ -122,7 +125,7 @@ def test_disagreement_is_0_between_equal_policies_and_1_between_opposite_ones(fo
 
 @pytest.mark.parametrize("name", sorted(REGISTRY))
 def test_scripted_policies_choose_available_actions_only(name):
-    env = make(name)
+    env = make_env(configuration.load(Command(env_config={"matrix_game": "prisoners_dilemma"}.get(name, name))))
     _, seen = jax.jit(jax.vmap(env.reset))(jax.random.split(jax.random.key(0), 16))
     policies = [make_policy(env.spec) for make_policy in REGISTRY[name].values()]
     mac = ScriptedMAC(env.spec, *policies)

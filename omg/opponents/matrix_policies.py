@@ -1,0 +1,80 @@
+"""Strategies for repeated matrix games, in which action 0 cooperates and every other action defects.
+
+A strategy sees the last joint action; with more than two agents, the others cooperated if all of them did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from omg.controllers.scripted_controller import WithMemory
+from omg.envs.multiagentenv import Spec
+from omg.opponents.grid_policies import random_action
+
+COOPERATE, DEFECT = 0, 1
+FORGIVENESS = 0.3
+"""How often generous tit-for-tat cooperates after a defection."""
+
+
+class Past(NamedTuple):
+    """The round before this one."""
+
+    first: Bool[Array, ""]
+    """There is none."""
+    mine: Bool[Array, ""]
+    """The agent itself cooperated."""
+    others: Bool[Array, ""]
+    """So did all others."""
+
+
+def _past(spec: Spec, obs: Float[Array, " obs"], seat: Array) -> Past:
+    last = obs[-spec.n_agents * spec.n_actions :].reshape(spec.n_agents, spec.n_actions)
+    cooperated = last[:, COOPERATE] > 0
+    return Past(~(last > 0).any(), cooperated[seat], (cooperated | (jnp.arange(spec.n_agents) == seat)).all())
+
+
+def strategy(cooperates: Callable[[Past, Array], Array | bool]):
+    """A strategy that depends on the last round and on chance (a number between 0 and 1)."""
+
+    def of(spec: Spec):
+        def policy(obs: Array, avail_actions: Array, seat: Array, key: Array) -> Array:
+            return jnp.where(cooperates(_past(spec, obs, seat), jax.random.uniform(key)), COOPERATE, DEFECT)
+
+        return policy
+
+    return of
+
+
+def counting(tolerance: int, forgives: bool):
+    """Defects once the others defected more than `tolerance` times, in a row if it forgives, else at any time."""
+
+    def of(spec: Spec) -> WithMemory:
+        def act(defections: Array, obs: Array, avail_actions: Array, seat: Array, key: Array) -> tuple[Array, Array]:
+            past = _past(spec, obs, seat)
+            cooperated = past.first | past.others
+            defections = jnp.where(cooperated, 0 if forgives else defections, defections + 1)
+            return jnp.where(defections > tolerance, DEFECT, COOPERATE), defections
+
+        return WithMemory(act)
+
+    return of
+
+
+MATRIX_GAME: dict[str, Callable] = {
+    "random": lambda spec: random_action,
+    "always_cooperate": strategy(lambda past, chance: True),
+    "always_defect": strategy(lambda past, chance: False),
+    "tit_for_tat": strategy(lambda past, chance: past.first | past.others),
+    "suspicious_tit_for_tat": strategy(lambda past, chance: past.others & ~past.first),
+    "generous_tit_for_tat": strategy(lambda past, chance: past.first | past.others | (chance < FORGIVENESS)),
+    "win_stay_lose_shift": strategy(lambda past, chance: past.first | (past.mine == past.others)),
+    "alternate": strategy(lambda past, chance: past.first | ~past.mine),
+    "grim": counting(0, forgives=False),
+    "tit_for_two_tats": counting(1, forgives=True),
+    "patient_grim": counting(2, forgives=False),
+}

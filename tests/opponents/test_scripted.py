@@ -1,0 +1,103 @@
+"""Scripted partners against known behaviour: strategies of repeated matrix games, and cooks."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from omg import config as configuration
+from omg.build import make_env
+from omg.components.episode_buffer import make_scheme
+from omg.config import Command
+from omg.controllers.scripted_controller import ScriptedMAC
+from omg.envs import make
+from omg.opponents import REGISTRY
+from omg.opponents.matrix_policies import MATRIX_GAME
+from omg.runners import VectorRunner
+
+C, D = 0, 1
+ANSWERS = {
+    "always_cooperate": [C, C, C, C, C, C],
+    "always_defect": [D, D, D, D, D, D],
+    "tit_for_tat": [C, C, D, D, C, D],
+    "suspicious_tit_for_tat": [D, C, D, D, C, D],
+    "win_stay_lose_shift": [C, C, D, C, C, D],
+    "alternate": [C, D, C, D, C, D],
+    "grim": [C, C, D, D, D, D],
+    "tit_for_two_tats": [C, C, C, D, C, C],
+    "patient_grim": [C, C, C, C, C, D],
+}
+"""What each answers to an opponent that plays C, D, D, C, D, …"""
+
+
+@pytest.fixture(scope="module")
+def dilemma():
+    return make("matrix_game", rounds=6, payoffs=[[[3, 0], [5, 1]], [[3, 5], [0, 1]]])
+
+
+@pytest.mark.parametrize("seat", [0, 1])
+def test_strategies_of_the_repeated_prisoners_dilemma(dilemma, seat):
+    """All strategies in one program; the opponent sits in the other seat."""
+    given, names = jnp.array([C, D, D, C, D, D]), sorted(ANSWERS)
+    mac = ScriptedMAC(dilemma.spec, *(MATRIX_GAME[name](dilemma.spec) for name in names))
+
+    def play(index):
+        def step(carry, t):
+            state, seen, memory = carry
+            row = jax.tree.map(lambda x: x[None], seen)
+            actions, memory = mac.select_actions(index, row, memory, jnp.int32(0), jax.random.key(3), True)
+            joint = actions[0].at[1 - seat].set(given[t])
+            return (*dilemma.step(state, joint, jax.random.key(0)), memory), joint[seat]
+
+        start = (*dilemma.reset(jax.random.key(0)), mac.init_memory(index, 1))
+        return jax.lax.scan(step, start, jnp.arange(6))[1]
+
+    found = jax.jit(jax.vmap(play))(jnp.arange(len(names)))
+    for name, actions in zip(names, np.asarray(found), strict=True):
+        np.testing.assert_array_equal(actions, ANSWERS[name], err_msg=name)
+
+
+def test_generous_tit_for_tat_sometimes_forgives(dilemma):
+    policy = MATRIX_GAME["generous_tit_for_tat"](dilemma.spec)
+    after_defection = jnp.array([1, 1, 0, 0, 1.0])
+    act = jax.jit(jax.vmap(lambda key: policy(after_defection, jnp.ones(2, bool), jnp.int32(0), key)))
+    assert 0.2 < float((act(jax.random.split(jax.random.key(0), 400)) == C).mean()) < 0.4
+
+
+@pytest.fixture(scope="module")
+def soups():
+    """Mean number of soups of every pair of cooks in a layout."""
+    pytest.importorskip("jaxmarl")
+
+    def of(layout: str, *pairs: tuple[str, str]) -> list[float]:
+        updates = [("env_args.layout", layout), ("env_args.episode_limit", 200)]
+        env = make_env(configuration.load(Command(env_config="overcooked", updates=updates)))
+        names = sorted({name for pair in pairs for name in pair})
+        cooks = [REGISTRY["overcooked"][name](env.spec) for name in names]
+        seats = jnp.array([[names.index(name) for name in pair] for pair in pairs])
+
+        def play(pair):
+            def act(obs, avail_actions, seat, key):
+                return jax.lax.switch(pair[seat], cooks, obs, avail_actions, seat, key)
+
+            runner = VectorRunner(env, ScriptedMAC(env.spec, act), *make_scheme(env.spec), 8)
+            return runner.play(None, jnp.int32(0), jax.random.key(0), True, keep=False).stats.info["soups"].mean()
+
+        return [float(x) for x in jax.jit(jax.vmap(play))(seats)]
+
+    return of
+
+
+def test_cooks_deliver_soups_together_and_only_those_who_can_do_so_alone(soups):
+    """An onion cook fills pots and a plate cook delivers: together they do what neither does with one of its kind."""
+    pairs = [("onion", "plate"), ("plate", "onion"), ("independent", "static"), ("onion", "onion"), ("plate", "plate")]
+    both, swapped, alone, onions, plates = soups("cramped_room", *pairs)
+    assert min(both, swapped) >= 4
+    assert alone >= 3
+    assert onions == plates == 0
+
+
+def test_cooks_in_separate_rooms_pass_items_over_the_counter(soups):
+    together, alone = soups("forced_coord", ("independent", "independent"), ("independent", "static"))
+    assert together >= 3
+    assert alone == 0
