@@ -23,6 +23,7 @@ from omg.modules.agents import REGISTRY as agent_REGISTRY
 from omg.modules.am import REGISTRY as am_REGISTRY
 from omg.modules.critics import REGISTRY as critic_REGISTRY
 from omg.modules.mixers import REGISTRY as mixer_REGISTRY
+from omg.opponents.generators import GeneratorSettings
 from omg.opponents.pool import PoolSettings
 from omg.opponents.seating import SPLITS_OF, SeatingSettings, seat
 from omg.runners import REGISTRY as r_REGISTRY
@@ -65,6 +66,7 @@ def component_settings() -> dict[str, type]:
         "replay (learners that are not on-policy)": ReplaySettings,
         "one agent with frozen partners (--pool, --multi_algs)": SeatingSettings,
         "omg pool and --pool=rules": PoolSettings,
+        "omg pool with brdiv, lbrdiv or comedi": GeneratorSettings,
         "omg pretrain and omg collect": VAESettings,
         "omg adapt": AdaptSettings,
         "omg bench": BenchSettings,

@@ -67,7 +67,7 @@ def test_finished_stages_are_not_repeated_and_other_tasks_stay_in_the_table(fold
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"measure": "retrun"}, "return, focal_return"),
+        ({"measure": "retrun"}, "return, focal_return, battle_won, soups"),
         ({"env_config": "simple_spread"}, "no scripted policies"),
         ({"budgets": {"tiny": {"variables": {"steps": 1}}}}, "response_steps"),
         ({"budgets": {"tiny": {**TASK["budgets"]["tiny"], "skip": ["oracle"]}}}, "only blind"),

@@ -189,7 +189,7 @@ def test_a_mistake_in_a_workflow_raises_a_user_error(tmp_path, change, hint):
         ("--seed=soon", "seed takes"),
         ("--run_dir=5", "run_dir takes"),
         ("--adapt_episodes=0", "1 or more"),
-        ("--pool={}/train_hop_plus", "neither plan nor have an agent model"),
+        ("--pool={}/train_hop_plus", "only agents that do not plan"),
         ("--pool={}/nowhere", "omg pool"),
     ],
 )

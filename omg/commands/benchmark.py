@@ -54,7 +54,7 @@ METHODS = {"base": "ppo", "naive": "ppo_am", "liam": "ppo_liam", "omg": "ppo_omg
 """Method → configuration. All methods and bounds learn by PPO."""
 BOUNDS = ("random", "scripted", "blind", "oracle", "best_response")
 KEYS = ("env_config", "measure", "settings", "pool", "train", "budgets")
-MEASURES = ("return", "focal_return")
+MEASURES = ("return", "focal_return", "battle_won", "soups")
 VARIABLES = ("steps", "response_steps", "pool_steps", "seeds", "episodes")
 LEARNER = "ppo"
 LEAST = 0.05
@@ -118,8 +118,14 @@ def methods_of(value: Any) -> list[str]:
     return list(dict.fromkeys(names))
 
 
+def content_of(name: str) -> dict[str, Any]:
+    """A task's YAML, with the keys that it leaves out from the task that it is `based_on`."""
+    own = configuration.named("tasks", name)
+    return {**(content_of(str(own.pop("based_on"))) if "based_on" in own else {}), **own}
+
+
 def read(name: str, budget: str) -> Task:
-    content = configuration.named("tasks", name)
+    content = content_of(name)
     for key in map(str, content):
         if key not in KEYS:
             raise UserError(f"unknown key {key!r} in task {name}.{nearest(key, list(KEYS))}")

@@ -25,8 +25,10 @@ from omg.envs import MultiAgentEnv
 from omg.evaluation.metrics import summarise
 from omg.opponents import REGISTRY as scripted_REGISTRY
 from omg.opponents import random_action
+from omg.opponents.generators import GENERATORS, Generator, GeneratorSettings, generate
 from omg.opponents.pool import MANIFEST, SPLIT_NAMES, Member, Pool, PoolSettings
 from omg.runners import PolicyGroup, VectorRunner
+from omg.training.settings import RunSettings
 from omg.utils.files import check_writable
 from omg.utils.interrupts import Interrupts
 from omg.utils.logging import ProgressReport, compiling, console, say
@@ -34,30 +36,37 @@ from omg.utils.settings import UserError, choose, fill, names_of, nearest
 
 SUMMARY = """\
 Trains frozen opponents: algorithms × seeds × stages of training, plus scripted policies, each in one split (train,
-homologue: same algorithm and other seed, non_homologue: other algorithm). Repeating the command keeps the algorithms
-that are finished. `omg pool show` prints the members and how often two members choose different actions."""
+homologue: same algorithm and other seed, non_homologue: other algorithm). brdiv, lbrdiv and comedi among the algorithms
+generate populations whose members differ on purpose (pool_population members each, by PPO; in one split as a whole).
+Repeating the command keeps the algorithms that are finished. `omg pool show` prints the members and how often two
+members choose different actions."""
 EXAMPLES = [
     "omg pool --env-config=foraging --t_max=200000",
     "omg pool show --env-config=foraging",
+    "omg pool --env-config=foraging --pool_algs=[ppo,brdiv] --pool_test_algs=[qmix,comedi] --t_max=1000000",
     "omg pool --env-config=stag_hunt --pool_algs=[ppo] --pool_test_algs=[] --pool=results/hunters",
 ]
+OWN = (PoolSettings, GeneratorSettings)
+OWN_KEYS = [key for cls in OWN for key in names_of(cls)]
+GENERATED_BY = "ppo"
+"""The configuration of generated members."""
 UNIFORM = 0.2
 """Below this mean disagreement a training pool is called too uniform."""
 
 
 def settings(command: Command) -> list[type]:
-    return [PoolSettings, *settings_of(resolve(configuration.load(command))[0])]
+    return [*OWN, *settings_of(resolve(configuration.load(command))[0])]
 
 
 def main(command: Command) -> int:
     if command.words not in ([], ["show"]):
         raise UserError(f"omg pool makes a pool, omg pool show describes it; what is {' '.join(command.words)!r}?")
     # --pool is the pool's own folder here, and other settings are those of its members.
-    own = ("pool", *names_of(PoolSettings))
+    own = ("pool", *OWN_KEYS)
     mine = replace(command, updates=[(key, value) for key, value in command.updates if key.split(".")[0] in
                                      (*own, "env_args", "local_results_path", "t_max", "seed", "use_cuda",
                                       "compilation_cache")])  # fmt: skip
-    config = configure(replace(mine, updates=[u for u in mine.updates if u[0] != "pool"]), (PoolSettings,))
+    config = configure(replace(mine, updates=[u for u in mine.updates if u[0] != "pool"]), OWN)
     config["pool"] = command.get("pool")
     if command.words:
         return show_pool(config)
@@ -70,7 +79,9 @@ def make_pool(command: Command, config: dict[str, Any]) -> Any:
     env = make_env(config)
     pool_settings = check_settings(config, env)
     folder = check_writable(pool_folder(config))
+    generated = sorted({*GENERATORS} & {*(pool_settings.pool_algs or []), *(pool_settings.pool_test_algs or [])})
     recipe = asdict(pool_settings) | {"t_max": config["t_max"], "seed": config["seed"]}
+    recipe |= asdict(fill(GeneratorSettings, config)) if generated else {}
     pool = Pool(folder, config["env"], dict(config["env_args"] or {}), (), recipe)
     if (folder / MANIFEST).exists():
         pool = Pool.load(folder)
@@ -92,9 +103,13 @@ def make_pool(command: Command, config: dict[str, Any]) -> Any:
             pool.members.append(Member(policy, policy, split, return_mean=value))  # type: ignore[arg-type]
     pool.save()
     for alg, train_seeds, test_split in plan:
+        train = alg in (pool_settings.pool_algs or [])
         member = configs[alg]
         if member is not None and not any(m.algorithm == alg for m in pool.members):
-            train_members(pool, alg, member, pool_settings, train_seeds, test_split)
+            if alg in GENERATORS:
+                generate_members(pool, alg, member, fill(GeneratorSettings, config), "train" if train else test_split)
+            else:
+                train_members(pool, alg, member, pool_settings, train_seeds, test_split)
             pool.save()
     return folder
 
@@ -106,6 +121,8 @@ def check_settings(config: Mapping[str, Any], env: MultiAgentEnv) -> PoolSetting
         raise UserError(f"{env.spec.name} has no scripted policies: leave out --pool_rules and --pool_test_rules.")
     algs, test_algs = s.pool_algs or [], s.pool_test_algs or []
     for alg in (*algs, *test_algs):
+        if alg in GENERATORS:
+            continue
         choose(configuration.available("algs"), alg, "config")
         mac = configuration.load(Command(config=alg))["mac"]
         if not choose(mac_REGISTRY, mac, "mac").can_be_opponent:
@@ -122,13 +139,15 @@ def check_settings(config: Mapping[str, Any], env: MultiAgentEnv) -> PoolSetting
 
 def member_config(command: Command, alg: str, s: PoolSettings, train_seeds: int) -> dict[str, Any] | None:
     """The configuration of the seeds of one algorithm; None: no seeds are asked for."""
-    seeds = train_seeds + s.pool_test_seeds
+    generated = alg in GENERATORS
+    seeds = 1 if generated else train_seeds + s.pool_test_seeds
     if not seeds:
         return None
-    own = ("pool", *names_of(PoolSettings))
-    updates = [(key, value) for key, value in command.updates if key not in own]
+    updates = [(key, value) for key, value in command.updates if key not in ("pool", *OWN_KEYS)]
     updates.append(("seeds", seeds))
-    member = Command(config=alg, env_config=command.env_config, updates=updates, files=command.files)
+    member = Command(
+        config=GENERATED_BY if generated else alg, env_config=command.env_config, updates=updates, files=command.files
+    )
     return args_sanity_check(resolve(configuration.load(member))[0])[0]
 
 
@@ -154,6 +173,28 @@ def train_members(
             split = "train" if i < train_seeds else test_split
             value = returns[i]["test_return_mean"]
             pool.add_network(network, config, algorithm=alg, split=split, seed=seed, steps=steps, return_mean=value)
+
+
+def generate_members(pool: Pool, alg: str, config: dict[str, Any], s: GeneratorSettings, split: str) -> None:
+    """A population whose members differ on purpose, stored when it is finished."""
+    run = fill(RunSettings, config)
+    generator, started = Generator(alg, make_env(config), config, s), time.perf_counter()
+    title = f"{alg}, {s.pool_population} members"
+    with Interrupts() as stop, ProgressReport(title, run.t_max, 0) as progress:
+
+        def report(t_env: int, value: float) -> None:
+            progress.update(t_env, t_env / (time.perf_counter() - started), value)
+            if stop.received:
+                say("finished algorithms are kept; this one starts again next time.")
+                raise KeyboardInterrupt
+
+        networks, returns = generate(generator, run.seed, run.t_max, report)
+    same = np.eye(len(returns), dtype=bool)
+    say(f"{title}: self-play {returns[same].mean():.3f}, cross-play {returns[~same].mean():.3f}")
+    for i in range(len(returns)):
+        network = jax.tree.map(lambda x, i=i: x[i], networks["agent"])
+        about = {"algorithm": alg, "split": split, "seed": i + 1, "steps": run.t_max}
+        pool.add_network(network, config, return_mean=float(returns[i, i]), **about)
 
 
 def stages_of(experiment: Experiment, stages: Sequence[float], title: str) -> Iterator[tuple[int, Any, Any]]:

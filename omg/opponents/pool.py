@@ -151,12 +151,15 @@ class Pool:
 
     def _networks(self, spec: Spec, ids: list[int]) -> PolicyGroup:
         mac = BasicMAC(spec, self.members[ids[0]].architecture)
-        like = jax.eval_shape(mac.init_params, jax.random.key(0))["agent"]
-        networks = [unflatten(self._read(self.members[i]), like, self.members[i].name) for i in ids]
-        stacked = jax.tree.map(lambda *x: jnp.asarray(np.stack(x)), *networks)
-        return PolicyGroup(mac, {"agent": stacked}, tuple(ids))
+        like = jax.eval_shape(mac.init_params, jax.random.key(0))
+        members = [
+            {name: unflatten(self._read(self.members[i], name), like[name], self.members[i].name) for name in like}
+            for i in ids
+        ]
+        return PolicyGroup(mac, jax.tree.map(lambda *x: jnp.asarray(np.stack(x)), *members), tuple(ids))
 
-    def _read(self, member: Member) -> dict[str, np.ndarray]:
+    def _read(self, member: Member, network: str) -> dict[str, np.ndarray]:
+        """One network of a member; the members of a pool have only a policy ("agent")."""
         path = inside(self.folder, member.file, "pool member")
         if not path.is_file():
             raise UserError(f"the pool in {self.folder} has no file {member.file}: make it again with omg pool.")

@@ -164,3 +164,36 @@ def test_a_runs_folder_is_a_pool_of_its_seeds(tmp_path, foraging, seeds):
             np.testing.assert_array_equal(a[i], b)
     with pytest.raises(UserError, match="grid_size"):
         open_pool({**about, "env_args": {"grid_size": 6}, "pool": str(tmp_path)})
+
+
+def test_an_opponent_may_have_an_agent_model(tmp_path, foraging):
+    """A LIAM agent as an opponent acts as it does by itself."""
+    about = {"env": "foraging", "env_args": {"grid_size": 5}}
+    config = {**ARCHITECTURE, **about, "name": "iql_liam", "mac": "multi_module_mac", "am_model": "liam_am"}
+    mac = BasicMAC(foraging.spec, config)
+    params = jax.jit(mac.init_params)(jax.random.key(3))
+    checkpoints.save(tmp_path / "checkpoints", 50, params, {"config": config, "seeds": [3]}, 1)
+    pool = open_pool({**about, "pool": str(tmp_path)})
+    (group,) = pool.groups(foraging.spec, [0])
+    frozen = jax.tree.map(lambda x: x[0], group.policies)
+    assert frozen.keys() == params.keys() > {"agent"}
+    _, seen = jax.vmap(foraging.reset)(jax.random.split(jax.random.key(0), 4))
+
+    def outputs(mac, params):
+        memory, found = mac.init_memory(params, 4), []
+        for step in range(3):
+            actions, memory = mac.select_actions(params, seen, memory, jnp.int32(0), jax.random.key(step), True)
+            found.append(actions)
+        return jnp.stack(found), memory
+
+    for ours, theirs in zip(*(jax.tree.leaves(jax.jit(outputs, static_argnums=0)(m, p))
+                              for m, p in ((group.mac, frozen), (mac, params))), strict=True):  # fmt: skip
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_an_oracle_is_no_opponent(tmp_path, foraging):
+    about = {"env": "foraging", "env_args": {}}
+    config = {**ARCHITECTURE, **about, "name": "ppo_oracle", "mac": "multi_module_mac", "am_model": "oracle_am"}
+    checkpoints.save(tmp_path / "checkpoints", 50, {"agent": {"x": jnp.zeros(1)}}, {"config": config, "seeds": [3]}, 1)
+    with pytest.raises(UserError, match="identity"):
+        open_pool({**about, "pool": str(tmp_path)})
