@@ -103,11 +103,11 @@ def make_pool(command: Command, config: dict[str, Any]) -> Any:
             pool.members.append(Member(policy, policy, split, return_mean=value))  # type: ignore[arg-type]
     pool.save()
     for alg, train_seeds, test_split in plan:
-        train = alg in (pool_settings.pool_algs or [])
         member = configs[alg]
         if member is not None and not any(m.algorithm == alg for m in pool.members):
             if alg in GENERATORS:
-                generate_members(pool, alg, member, fill(GeneratorSettings, config), "train" if train else test_split)
+                split = "train" if test_split == "homologue" else test_split
+                generate_members(pool, alg, member, fill(GeneratorSettings, config), split)
             else:
                 train_members(pool, alg, member, pool_settings, train_seeds, test_split)
             pool.save()
