@@ -18,7 +18,7 @@ from omg.envs.multiagentenv import Spec
 from omg.modules.am.omg_am import OMGSettings
 from omg.modules.goal_sets import GoalSettings, GoalSpace, event_size
 from omg.modules.vae import VAE
-from omg.opponents import scripted
+from omg.opponents import scripted, zoo
 from omg.opponents.pool import MANIFEST, Member, Pool, PoolSettings
 from omg.opponents.run_pool import RunPool, is_run
 from omg.utils import checkpoints
@@ -35,11 +35,13 @@ SCRIPTED = "rules"
 def pool_folder(config: Mapping[str, Any]) -> Path:
     """The folder of the pool that a run uses: the one it names, or the environment's own under the results."""
     named = config.get("pool")
+    if zoo.in_zoo(named):
+        return zoo.folder_of(str(named))
     return Path(str(named)) if named else Path(str(config["local_results_path"])) / "pools" / env_label(config)
 
 
 def open_pool(config: Mapping[str, Any]) -> Pool:
-    """The pool that `pool` names: a pool's folder, a run's folder, or the scripted policies (`rules`)."""
+    """The pool that `pool` names: a folder of a pool or a run, one of the zoo, or the scripted policies (`rules`)."""
     if config.get("pool") == SCRIPTED:
         return scripted_pool(config)
     folder = pool_folder(config)

@@ -7,6 +7,8 @@ import pytest
 import yaml
 
 from omg.cli import main
+from omg.commands import benchmark, stages
+from omg.opponents import zoo
 
 TASK = {
     "env_config": "foraging",
@@ -62,6 +64,23 @@ def test_finished_stages_are_not_repeated_and_other_tasks_stay_in_the_table(fold
     assert main(words) == 0
     assert trained.stat().st_mtime_ns == at
     assert {row["task"] for row in rows_of(folder)} == {"small", "another"}
+
+
+def test_partners_and_bounds_of_the_zoo_are_used_instead_of_new_ones(folder, tmp_path, monkeypatch):
+    """The pool and the bounds that a benchmark made go into the zoo; a second benchmark only trains the method."""
+    made = folder / "all" / "small"
+    monkeypatch.setattr(zoo, "ROOT", tmp_path / "zoo")
+    assert zoo.pack(made / "pool", made / "bounds.json", "small") > 0
+    task = benchmark.read(str(folder / "small.yaml"), "tiny")._replace(from_zoo=True)
+    plan = benchmark.plan_of(task, ["base"], tmp_path / "again")
+    assert [stage.title for stage in plan.stages] == ["base", "base_partners"]
+    assert stages.run_plan(plan, 1, whole=False) == 0
+    rows = benchmark.score(task, plan.folder, ["base"])
+    first = {(row["method"], row["partner"], int(row["seed"])): float(row["score"]) for row in rows_of(folder)}
+    again = {(row["method"], row["partner"], row["seed"]): row["score"] for row in rows}
+    assert first.keys() == again.keys()
+    # The same partners, seeds and settings: the same scores.
+    assert [again[key] for key in first] == pytest.approx(list(first.values()), abs=1e-4)
 
 
 @pytest.mark.parametrize(

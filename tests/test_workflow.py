@@ -201,7 +201,7 @@ def test_a_mistake_in_an_adaptation_raises_a_user_error(done, word, hint, capsys
 @pytest.mark.parametrize("name", sorted(configuration.available("tasks")))
 def test_shipped_tasks_are_valid(name, tmp_path):
     for budget in ("tiny", "small", "paper"):
-        plan = benchmark.plan_of(benchmark.read(name, budget), list(benchmark.METHODS), tmp_path)
+        plan = benchmark.plan_of(benchmark.read(name, budget, new_partners=True), list(benchmark.METHODS), tmp_path)
         check(plan, Command())
         earlier = set()
         for stage in plan.stages:

@@ -24,7 +24,7 @@ from omg.controllers.scripted_controller import ScriptedMAC
 from omg.envs import MultiAgentEnv
 from omg.evaluation.metrics import summarise
 from omg.opponents import REGISTRY as scripted_REGISTRY
-from omg.opponents import random_action
+from omg.opponents import random_action, zoo
 from omg.opponents.generators import GENERATORS, Generator, GeneratorSettings, generate
 from omg.opponents.pool import MANIFEST, SPLIT_NAMES, Member, Pool, PoolSettings
 from omg.runners import PolicyGroup, VectorRunner
@@ -78,6 +78,8 @@ def make_pool(command: Command, config: dict[str, Any]) -> Any:
     """Trains what is missing of the pool; what an earlier call finished stays."""
     env = make_env(config)
     pool_settings = check_settings(config, env)
+    if zoo.in_zoo(config["pool"]):
+        raise UserError("the zoo ships with the package and is not changed: choose another --pool=DIR.")
     folder = check_writable(pool_folder(config))
     generated = sorted({*GENERATORS} & {*(pool_settings.pool_algs or []), *(pool_settings.pool_test_algs or [])})
     recipe = asdict(pool_settings) | {"t_max": config["t_max"], "seed": config["seed"]}

@@ -97,11 +97,15 @@ class Pool:
         try:
             content = json.loads(path.read_text())
             members = [fill_exactly(Member, entry, "members.") for entry in content["members"]]
-            return cls(folder, content["env"], dict(content["env_args"]), members, dict(content["recipe"]))
+            pool = cls(folder, content["env"], dict(content["env_args"]), members, dict(content["recipe"]))
         except FileNotFoundError as error:
             raise UserError(f"there is no pool in {folder}: make one with omg pool --env-config=…") from error
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{path} is damaged: make the pool again with omg pool.") from error
+        met = {m.checksum for m in members if m.checksum and m.split == "train"}
+        if seen := [m.name for m in members if m.checksum in met and m.split != "train"]:
+            raise UserError(f"the pool in {folder} is damaged: {seen[0]} is unseen and a training member, too.")
+        return pool
 
     def save(self) -> None:
         names = [member.name for member in self.members]
@@ -165,7 +169,7 @@ class Pool:
             raise UserError(f"the pool in {self.folder} has no file {member.file}: make it again with omg pool.")
         if checksum(path) != member.checksum:
             raise UserError(f"the pool in {self.folder} is damaged: {member.file} was truncated or altered.")
-        return load_file(path)
+        return {name: x.astype(np.float32) for name, x in load_file(path).items()}
 
     def add_network(self, network: Any, config: Mapping[str, Any], **about: Any) -> None:
         """Writes one trained network and enters it in the manifest."""

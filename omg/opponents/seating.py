@@ -28,7 +28,8 @@ class SeatingSettings:
     team: str | None = setting(None, "the team; set by --multi_algs")
     train_alg: str | None = setting(None, "the algorithm of the team that is trained; null: the last one")
     pool: str | None = setting(
-        None, "opponents: a pool's folder, a run's folder, or rules (scripted policies); null: results/pools/<env>"
+        None,
+        "opponents: a folder of a pool or a run, zoo:TASK, or rules (scripted policies); null: results/pools/<env>",
     )
     partners: Literal["train", "unseen", "all"] = setting(
         "train", "members of the pool to learn with: train, unseen or all"

@@ -47,7 +47,7 @@ def test_returns_are_read_by_seed_and_partner(tmp_path):
 
 
 def test_a_task_trains_its_bounds_with_unseen_partners_and_its_methods_with_the_others(tmp_path):
-    task = benchmark.read("lbf_7x7", "paper")
+    task = benchmark.read("lbf_7x7", "paper", new_partners=True)
     plan = benchmark.plan_of(task, ["base", "omg"], tmp_path)
     commands = {stage.title: stage.command for stage in plan.stages}
     for name, partners in {"best_response": "unseen", "oracle": "unseen", "blind": "unseen", "omg": "train"}.items():
