@@ -56,7 +56,7 @@ KEYS = ("env_config", "measure", "settings", "pool", "train", "budgets")
 MEASURES = ("return", "focal_return", "battle_won", "soups")
 VARIABLES = ("steps", "response_steps", "pool_steps", "seeds", "episodes")
 LEARNER = "ppo"
-LEAST = 0.05
+LEAST = 0.1
 """A partner is left out if a best response gains less than this fraction of the largest gain."""
 
 
