@@ -368,8 +368,29 @@ MUTANTS: list[Mutant] = [
     *_of(
         "learners/base.py",
         f"{KNOWN}::test_the_learning_rate_falls_linearly_with_the_steps_of_the_run",
-        ("left = 1 - jnp.clip(t_env / float(self.settings.t_max), 0.0, 1.0)", "left = 1 - t_env / self.settings.t_max"),
-        ("left = 1 - jnp.clip(t_env", "left = jnp.clip(t_env"),
+        ("return 1 - jnp.clip(t_env / float(self.settings.t_max), 0.0, 1.0)", "return 1 - t_env / self.settings.t_max"),
+        ("return 1 - jnp.clip(t_env", "return jnp.clip(t_env"),
+    ),
+    *_of(
+        "opponents/generators.py",
+        "opponents/test_generators.py::test_multipliers_rise_where_cross_play_is_within_the_margin",
+        ("same * (1 + own.sum(1) + theirs.sum(0))", "same * (1 + own.sum(1) + theirs.sum(1))"),
+        ("- own - theirs", "- own"),
+        ("self_play[:, None] - returns, self_play[None] - returns", "self_play[:, None] - returns, returns"),
+        ("(self.settings.pool_margin - gaps)", "(gaps - self.settings.pool_margin)"),
+    ),
+    *_of(
+        "opponents/generators.py",
+        "opponents/test_generators.py::test_the_episodes_of_best_responses_are_seen_from_their_seats",
+        ('agent_idx=(batch["agent_idx"] + 1) % n', 'agent_idx=batch["agent_idx"]'),
+        ("x.shape[1:]), 1, 0)", "x.shape[1:]), 0, 0)"),
+    ),
+    *_of(
+        "opponents/matrix_policies.py",
+        "opponents/test_scripted.py::test_strategies_of_the_repeated_prisoners_dilemma",
+        ("0 if forgives else defections, defections + 1", "0, defections + 1"),
+        ("past.first | (past.mine == past.others)", "past.first | past.mine"),
+        ("cooperated | (jnp.arange(spec.n_agents) == seat)", "cooperated"),
     ),
     *_of(
         "learners/td.py",
