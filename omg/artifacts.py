@@ -60,6 +60,8 @@ def scripted_pool(config: Mapping[str, Any]) -> Pool:
     name = scripted.name_of(config)
     train, test = scripted_split(name, fill(PoolSettings, config))
     if not train and not test:
+        if own := scripted.REGISTRY.get(name):
+            raise UserError(f"name scripted policies of {name}: --pool_rules=[…] of {', '.join(own)}.")
         known = ", ".join(scripted.REGISTRY)
         raise UserError(f"{name} has no scripted policies; {known} have some. Train a pool: omg pool.")
     members = [Member(policy, policy, "train") for policy in train]

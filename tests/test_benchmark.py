@@ -86,7 +86,7 @@ def test_partners_and_bounds_of_the_zoo_are_used_instead_of_new_ones(folder, tmp
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"measure": "retrun"}, "return, focal_return, battle_won, soups"),
+        ({"measure": "soups"}, "return, focal_return, food_eaten"),
         ({"env_config": "simple_spread"}, "no scripted policies"),
         ({"budgets": {"tiny": {"variables": {"steps": 1}}}}, "response_steps"),
         ({"budgets": {"tiny": {**TASK["budgets"]["tiny"], "skip": ["oracle"]}}}, "only blind"),

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
+
 from omg import config as configuration
 from omg.artifacts import open_pool
 from omg.build import make_env
@@ -53,7 +55,6 @@ EXAMPLES = [
 METHODS = {"base": "ppo", "naive": "ppo_am", "liam": "ppo_liam", "omg": "ppo_omg"}
 """Method → configuration. All methods and bounds learn by PPO."""
 KEYS = ("env_config", "measure", "settings", "pool", "train", "budgets")
-MEASURES = ("return", "focal_return", "battle_won", "soups")
 VARIABLES = ("steps", "response_steps", "pool_steps", "seeds", "episodes")
 LEARNER = "ppo"
 LEAST = 0.1
@@ -71,7 +72,7 @@ class Task(NamedTuple):
 
     @property
     def measure(self) -> str:
-        return str(self.content.get("measure", MEASURES[0]))
+        return str(self.content.get("measure", "return"))
 
     @property
     def pool(self) -> str:
@@ -124,10 +125,13 @@ def methods_of(value: Any) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def content_of(name: str) -> dict[str, Any]:
+def content_of(name: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
     """A task's YAML, with the keys that it leaves out from the task that it is `based_on`."""
     own = configuration.named("tasks", name)
-    return {**(content_of(str(own.pop("based_on"))) if "based_on" in own else {}), **own}
+    if name in (*seen, own.get("based_on")):
+        raise UserError(f"task {name} is based on itself.")
+    base = own.pop("based_on", None)
+    return {**(content_of(str(base), (*seen, name)) if base else {}), **own}
 
 
 def read(name: str, budget: str, new_partners: bool = False) -> Task:
@@ -142,11 +146,11 @@ def read(name: str, budget: str, new_partners: bool = False) -> Task:
     if budget not in budgets:
         raise UserError(f"--budget is one of {', '.join(budgets) or 'none'}, not {budget!r}.")
     env = content.get("env_config")
-    variables = (budgets[budget] or {}).get("variables") or {}
+    if not isinstance(budgets[budget], dict) or not isinstance(budgets[budget].get("variables"), dict):
+        raise UserError(f"the budget {budget} of task {name} needs variables: {', '.join(VARIABLES)}.")
+    variables = budgets[budget]["variables"]
     if not env or any(v not in variables for v in VARIABLES):
         raise UserError(f"task {name} needs env_config, and variables in each budget: {', '.join(VARIABLES)}.")
-    if content.get("measure", MEASURES[0]) not in MEASURES:
-        raise UserError(f"measure in task {name} is one of {', '.join(MEASURES)}.")
     if {*budgets[budget].get("skip", ())} - {"blind"}:
         raise UserError(f"task {name}: only blind may be skipped.")
     if "random" not in scripted_REGISTRY.get(name_of(configuration.named("envs", str(env))), {}):
@@ -177,6 +181,11 @@ def plan_of(task: Task, methods: Sequence[str], folder: Path) -> stages.Plan:
         test = {"pool": task.pool, "test_nepisode": "{episodes}"}
         listed.append({"evaluate": trained, "name": f"{trained}_partners", "with": test})
     content = {"env_config": task.content["env_config"], "settings": task.content.get("settings"), "stages": listed}
+    updates = list((content["settings"] or {}).items())
+    env = make_env(configuration.load(Command(env_config=str(content["env_config"]), updates=updates)))
+    measures = ("return", "focal_return", *jax.eval_shape(env.reset, jax.random.key(0))[1].info)
+    if task.measure not in measures:
+        raise UserError(f"measure in task {task.name} is one of {', '.join(measures)}, not {task.measure!r}.")
     return stages.plan_of(task.name, content, task.budget, folder, None)
 
 

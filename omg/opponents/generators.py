@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from omg.components.episode_buffer import EpisodeBatch, FocalBatch, make_scheme, time_first
+from omg.components.episode_buffer import EpisodeBatch, FocalBatch, make_scheme, masked_mean, time_first
 from omg.controllers.base import Controller
 from omg.controllers.basic_controller import BasicMAC
 from omg.envs.multiagentenv import MultiAgentEnv, Timestep
@@ -32,7 +32,7 @@ from omg.learners.base import LearnerState, Metrics, Params
 from omg.learners.on_policy import Rollout
 from omg.learners.ppo_learner import PPOLearner
 from omg.runners.team_runner import Opponents, PolicyGroup, TeamRunner, focal_scheme
-from omg.utils.settings import setting
+from omg.utils.settings import UserError, setting
 
 GENERATORS = ("brdiv", "lbrdiv", "comedi")
 FORGET = 0.1
@@ -64,7 +64,11 @@ class WeightedPPO(PPOLearner):
     ) -> tuple[Rollout, Metrics]:
         weight = time_first(batch.state)[:-1, ..., -1]
         rollout, metrics = super().prepare(params, target, batch._replace(state=batch.state[..., :-1]), t_env, key)
-        return rollout._replace(along=rollout.along._replace(advantage=rollout.along.advantage * weight)), metrics
+        # Steps without weight do not count for the policy, and the others have a mean absolute weight of 1.
+        acted = rollout.along.acted * (weight != 0)
+        weight = weight / jnp.maximum(masked_mean(abs(weight), acted), 1e-6)
+        along = rollout.along._replace(advantage=rollout.along.advantage * weight, acted=acted)
+        return rollout._replace(along=along), metrics
 
 
 class Handover(NamedTuple):
@@ -101,7 +105,8 @@ class HandoverMAC(Controller):
         *memories, t = memory
         act = partial(self.mac.select_actions, seen=seen, t_env=t_env, key=key, test_mode=test_mode, seats=seats)
         (first, one), (second, two) = (act(p, memory=m) for p, m in zip(params[:2], memories, strict=True))
-        return jnp.where(t < params.at, first, second), (one, two, t + 1)
+        taken = jnp.where(t < params.at, first, second)
+        return taken, (one._replace(last_actions=taken), two._replace(last_actions=taken), t + 1)
 
 
 class Population(NamedTuple):
@@ -110,7 +115,7 @@ class Population(NamedTuple):
     members: LearnerState
     responses: LearnerState | None
     returns: Float[Array, "member partner"]
-    """Running mean returns of every member with every best response (CoMeDi: with every member)."""
+    """Running mean returns of every best response with every member (CoMeDi: of every member with every other)."""
     multipliers: Float[Array, "two member partner"]
     """LBRDiv: of the constraints of the member, and of the best response."""
 
@@ -123,7 +128,11 @@ class Generator:
         spec, n = env.spec, settings.pool_population
         self.n, self.sequential = n, name == "comedi"
         known = replace(spec, state_size=spec.state_size + n)
-        config = {**config, "central_critic": True}
+        if config.get("am_model", "none_am") != "none_am":
+            raise UserError(f"{name} generates partners without an agent model: leave am_model out.")
+        # Both sides of a pair learn from the same episodes: both must act by sampling.
+        sampling = {"action_selector": "multinomial", "test_greedy": False, "epsilon_start": 0.0, "epsilon_finish": 0.0}
+        config = {**config, **sampling, "agent_output_type": "pi_logits", "central_critic": True}
         self.mac = BasicMAC(spec, config)
         self.learner = WeightedPPO(known, BasicMAC(known, config), config, focal=True)
         others = tuple(range(1, spec.n_agents))
@@ -137,8 +146,6 @@ class Generator:
             env, self.mac, (0,), (seats,), {**scheme, **focal_scheme(self.mac)}, axes, envs, self.pairs,
             own_partner=True,
         )  # fmt: skip
-        self.steps = spec.episode_limit * self.runner.batch_size * (self.pairs if self.sequential else n)
-        """At most so many steps of one member in an iteration."""
         self.init = jax.jit(self._init)
         self.iterate = jax.jit(self._one_member if self.sequential else self._all_pairs, donate_argnums=0)
 
@@ -176,19 +183,22 @@ class Generator:
         n, (member, partner) = self.n, np.divmod(np.arange(self.pairs), self.n)
         assert population.responses is not None
         k_play, k_members, k_responses = jax.random.split(key, 3)
+        # As in a pool, the member fills all seats but one; there sits the best response.
         acting = [
             jax.tree.map(lambda x, i=i: x[i], self.learner.acting(s))
-            for s, i in ((population.members, member), (population.responses, partner))
+            for s, i in ((population.responses, partner), (population.members, member))
         ]
         times, keys = jnp.broadcast_to(t_env, (self.pairs,)), jax.random.split(k_play, self.pairs)
         batch, stats = self.runner.run(acting[0], times, keys, False, policies=((acting[1],),))
-        found = self.env.spec.team_reward(stats.agent_returns).mean(-1).reshape(n, n)
+        assert stats.focal_returns is not None
+        found = stats.focal_returns.mean(-1).reshape(n, n)
         weights = self.weights(population)
         pairs = jax.tree.map(lambda x: x.reshape(n, n, *x.shape[1:]), batch)
         update = jax.vmap(self._update, in_axes=(0, 0, 0, None, 0))
-        members = update(population.members, pairs, weights, t_env, jax.random.split(k_members, n))
-        turned = jax.vmap(jax.vmap(self._from_the_next_seat))(jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), pairs))
-        responses = update(population.responses, turned, weights.T, t_env, jax.random.split(k_responses, n))
+        turned = jax.vmap(jax.vmap(self._from_the_next_seat))(pairs)
+        members = update(population.members, turned, weights, t_env, jax.random.split(k_members, n))
+        of_response = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), pairs)
+        responses = update(population.responses, of_response, weights.T, t_env, jax.random.split(k_responses, n))
         returns = jnp.where(t_env > 0, (1 - FORGET) * population.returns + FORGET * found, found)
         multipliers = self.dual_step(returns, population.multipliers)
         return Population(members, responses, returns, multipliers), stats.lengths.sum() // n
@@ -221,7 +231,8 @@ class Generator:
         times, keys = jnp.broadcast_to(t_env, (self.pairs,)), jax.random.split(k_play, self.pairs)
         focal = take(jnp.broadcast_to(k, (self.pairs,)))
         batch, stats = self.runner.run(focal, times, keys, False, policies=((partners,),))
-        found = self.env.spec.team_reward(stats.agent_returns).mean(-1)
+        assert stats.focal_returns is not None
+        found = stats.focal_returns.mean(-1)
         later = k > 0
         cross = -s.pool_cross_play * ((others == strongest) & later)
         weights = jnp.concatenate([jnp.ones(1), cross, jnp.where(later, s.pool_mixed_play, 0.0)[None]])
@@ -230,7 +241,8 @@ class Generator:
         members = jax.tree.map(lambda x, y: x.at[k].set(y), population.members, new)
         row = population.returns[k].at[first[:-1]].set(found[:-1])
         row = jnp.where(t_env > 0, (1 - FORGET) * population.returns[k] + FORGET * row, row)
-        return population._replace(members=members, returns=population.returns.at[k].set(row)), stats.lengths.sum()
+        steps = (stats.lengths.sum(-1) * (weights != 0)).sum()
+        return population._replace(members=members, returns=population.returns.at[k].set(row)), steps
 
     # --- both
 
@@ -279,5 +291,11 @@ def generate(
                 population, jnp.int32(min(t_env, 2**31 - 1)), jax.random.fold_in(key, number), *extra
             )
             t_env += int(steps)
-            report((k * t_max + min(t_env, t_max)) // rounds, float(jnp.diag(population.returns)[k:].mean()))
-    return generator.networks(population), np.asarray(population.returns)
+            self_play = np.diag(population.returns)
+            now = self_play[k] if generator.sequential else self_play.mean()
+            report((k * t_max + min(t_env, t_max)) // rounds, float(now))
+    returns = np.asarray(population.returns)
+    if generator.sequential:
+        # A member met those after it only before they had learned.
+        returns = np.tril(returns) + np.tril(returns, -1).T
+    return generator.networks(population), returns

@@ -301,15 +301,4 @@ SPLITS = {
     "snowdrift": Split(("always_clear", "never_clear", "follow_crowd"), ("topmost_drift", "random", "switcher")),
     "battle": Split(("nearest_enemy", "spread_fire"), ("focus_fire", "kite")),
     "overcooked": Split(("onion", "independent", "random"), ("plate", "plate_first", "static")),
-    "matrix_game": Split(
-        ("always_cooperate", "always_defect", "tit_for_tat", "grim", "alternate"),
-        (
-            "suspicious_tit_for_tat",
-            "generous_tit_for_tat",
-            "win_stay_lose_shift",
-            "tit_for_two_tats",
-            "patient_grim",
-            "random",
-        ),
-    ),
 }

@@ -7,6 +7,7 @@ manifest holds those of its members.
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +56,10 @@ def folder_of(name: str) -> Path:
 def pack(source: Path, bounds: Path, task: str) -> int:
     """Puts a pool and the bounds of its scores into the zoo, with weights in half precision; returns the bytes."""
     pool, target = Pool.load(source), ROOT / task
+    partners = json.loads(bounds.read_text())["partners"]
+    if missing := sorted({*partners} - {m.name for m in pool.members}):
+        raise UserError(f"{bounds} is of another pool than {source}, which has no {missing[0]}.")
+    shutil.rmtree(target, ignore_errors=True)
     make_folder(target / "members")
     kept = Pool(target, pool.env, pool.env_args, [], pool.recipe)
     for member in pool.members:
@@ -62,6 +67,8 @@ def pack(source: Path, bounds: Path, task: str) -> int:
             kept.members.append(member)
             continue
         arrays = {name: x.astype(np.float16) for name, x in load_file(source / member.file).items()}
+        if not all(np.isfinite(x).all() for x in arrays.values()):
+            raise UserError(f"{member.name} has weights that half precision cannot hold.")
         save_file(arrays, target / member.file)
         kept.members.append(type(member)(**{**vars(member), "checksum": checksum(target / member.file)}))
     kept.save()
