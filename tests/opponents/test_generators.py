@@ -18,7 +18,7 @@ from omg.opponents.pool import Pool
 CONFIG = {
     "policy_model": "rnn", "rnn_hidden_dim": 8, "agent_output_type": "pi_logits", "action_selector": "multinomial",
     "test_greedy": False, "epsilon_start": 0.0, "epsilon_finish": 0.0, "batch_size_run": 48, "minibatches": 1,
-    "lr": 0.02, "lr_decay": False, "t_max": 8000, "entropy_coef": 0.05, "gamma": 1.0, "layer_norm": False,
+    "lr": 0.02, "lr_decay": False, "t_max": 8000, "entropy_coef": 0.15, "gamma": 1.0, "layer_norm": False,
     "bootstrap_at_limit": False,
 }  # fmt: skip
 
