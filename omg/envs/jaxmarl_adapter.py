@@ -20,6 +20,9 @@ from omg.utils.settings import UserError, choose, convert, nearest
 COOPERATIVE = {"MPE_simple_spread_v3", "MPE_simple_reference_v3", "MPE_simple_speaker_listener_v4", "switch_riddle"}
 COOPERATIVE |= {"HeuristicEnemySMAX", "hanabi", "overcooked", "overcooked_v2"}
 
+PRICE = 20
+"""What a soup pays in Overcooked; both cooks may deliver one in the same step."""
+
 
 def import_jaxmarl() -> ModuleType:
     """Imports JaxMARL without the lines that it prints."""
@@ -86,7 +89,7 @@ class JaxMARLEnv(MultiAgentEnv):
         obs, game, rewards, dones, info = self.game.step_env(key, game, by_agent)
         reward = jnp.stack([jnp.asarray(rewards[a], jnp.float32).reshape(()) for a in self.agents])
         if self.cooks:
-            soups = soups + (reward[0] > 0)
+            soups = soups + reward[0] / PRICE
             reward = reward + self.shaping * sum(info["shaped_reward"].values())
         # An agent that is done while others continue is dead. The end of the whole episode is not a death.
         alive = ~jnp.stack([jnp.asarray(dones[a], bool).reshape(()) for a in self.agents]) | dones["__all__"]
