@@ -14,6 +14,7 @@ from omg.components.episode_buffer import EpisodeBatch
 from omg.envs import make
 from omg.opponents.generators import Generator, GeneratorSettings, Handover, HandoverMAC, Population, generate
 from omg.opponents.pool import Pool
+from omg.utils.settings import UserError
 
 CONFIG = {
     "policy_model": "rnn", "rnn_hidden_dim": 8, "agent_output_type": "pi_logits", "action_selector": "multinomial",
@@ -115,6 +116,13 @@ def test_a_handover_acts_with_the_first_policy_until_its_step(meeting):
         for policy in memory[:2]:
             np.testing.assert_array_equal(policy.last_actions, actions, err_msg="both know what was done")
     assert [int(a) for a in chosen] == [2, 2, 1, 1]
+
+
+def test_a_generator_needs_two_agents_and_no_agent_model(meeting):
+    with pytest.raises(UserError, match="leave am_model out"):
+        Generator("brdiv", meeting, CONFIG | {"am_model": "liam_am"}, GeneratorSettings())
+    with pytest.raises(UserError, match="somebody to play with"):
+        Generator("comedi", make("predator_prey", predators=1), CONFIG, GeneratorSettings())
 
 
 def test_a_pool_with_generated_members(tmp_path, capsys):
