@@ -15,7 +15,8 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 	touch $@
 
 demo: setup
-	$(BIN)/omg workflow foraging --budget=demo --run_dir=demo
+	$(BIN)/omg benchmark prisoners_dilemma --budget=tiny --methods=base,omg,liam --save_replay --run_dir=demo
+	@echo 'To use omg in this shell: . $(VENV)/bin/activate'
 
 lint: setup
 	$(BIN)/ruff check .

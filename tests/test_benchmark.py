@@ -3,12 +3,16 @@
 import csv
 import json
 
+import numpy as np
 import pytest
 import yaml
+from safetensors.numpy import load_file
 
-from omg.cli import main
+from omg.cli import main, parse
 from omg.commands import benchmark, stages
 from omg.opponents import zoo
+from omg.utils import checkpoints
+from omg.utils.settings import UserError
 
 TASK = {
     "env_config": "foraging",
@@ -30,7 +34,7 @@ def folder(tmp_path_factory):
     home = tmp_path_factory.mktemp("benchmark")
     (home / "small.yaml").write_text(yaml.safe_dump(TASK))
     words = ["benchmark", str(home / "small.yaml"), "--budget=tiny", "--methods=base", f"--run_dir={home / 'all'}"]
-    assert main(words) == 0
+    assert main([*words, "--save_replay"]) == 0
     return home
 
 
@@ -52,6 +56,22 @@ def test_random_play_scores_0_and_best_responses_1_with_every_partner(folder):
     by_score = json.loads((folder / "all/small/scores.json").read_text())
     assert by_score["best_response"]["mean"] == pytest.approx(1)
     assert (folder / "all/small/scores.png").exists()
+    assert (folder / "all/small/base_replay/replay.gif").exists()
+
+
+def test_a_short_run_ends_with_what_was_found_and_commands_that_can_be_parsed(folder):
+    task = benchmark.read(str(folder / "small.yaml"), "tiny")
+    command = parse(["benchmark", str(folder / "small.yaml"), "--budget=tiny", "--methods=base", "--run_dir=x"])
+    said = benchmark.what_next(task, folder / "all/small", ["base"], command)
+    score = json.loads((folder / "all/small/scores.json").read_text())["base"]["iqm"]
+    assert f"After 200 steps: base {score:.2f}." in said
+    evaluate, listed = [line.split() for line in said.splitlines() if line.startswith("  omg ")]
+    assert listed[1] == "list"
+    assert main([*evaluate[1:], "--test_nepisode=2", f"--run_dir={folder / 'suggested'}"]) == 0
+    task.content["budgets"]["small"] = task.content["budgets"]["tiny"]
+    longer = benchmark.what_next(task, folder / "all/small", ["base"], command).splitlines()[-2].split()
+    again = parse(longer[1:])
+    assert (again.words, again.get("budget"), again.get("run_dir")) == ([str(folder / "small.yaml")], "small", None)
 
 
 def test_finished_stages_are_not_repeated_and_other_tasks_stay_in_the_table(folder):
@@ -70,17 +90,54 @@ def test_partners_and_bounds_of_the_zoo_are_used_instead_of_new_ones(folder, tmp
     """The pool and the bounds that a benchmark made go into the zoo; a second benchmark only trains the method."""
     made = folder / "all" / "small"
     monkeypatch.setattr(zoo, "ROOT", tmp_path / "zoo")
-    assert zoo.pack(made / "pool", made / "bounds.json", "small") > 0
+    assert zoo.pack(made, "small", ["base"]) > 0
     task = benchmark.read(str(folder / "small.yaml"), "tiny")._replace(from_zoo=True)
     plan = benchmark.plan_of(task, ["base"], tmp_path / "again")
-    assert [stage.title for stage in plan.stages] == ["base", "base_partners"]
+    assert [stage.title for stage in plan.stages] == ["base", "base_partners", "zoo_base_partners"]
     assert stages.run_plan(plan, 1, whole=False) == 0
     rows = benchmark.score(task, plan.folder, ["base"])
     first = {(row["method"], row["partner"], int(row["seed"])): float(row["score"]) for row in rows_of(folder)}
     again = {(row["method"], row["partner"], row["seed"]): row["score"] for row in rows}
+    shipped = {(partner, seed): again.pop(("zoo_base", partner, seed)) for _, partner, seed in list(again)
+               if ("zoo_base", partner, seed) in again}  # fmt: skip
     assert first.keys() == again.keys()
     # The same partners, seeds and settings: the same scores.
     assert [again[key] for key in first] == pytest.approx(list(first.values()), abs=1e-4)
+    assert {seed for _, seed in shipped} == {0}
+    # The agent that ships is the first seed, in half precision, without what only training needs.
+    packed = checkpoints.find_model(tmp_path / "zoo/small/agents/base")
+    assert set(packed.manifest["files"]) == {"agent.safetensors", "critic.safetensors"}
+    ours = load_file(packed.file("agent.safetensors"))
+    theirs = load_file(checkpoints.find_model(made / "base").file("agent.safetensors"))
+    assert all(np.allclose(ours[name], theirs[name][0], rtol=1e-3, atol=1e-6) for name in theirs)
+    assert not all(np.allclose(ours[name], theirs[name][1], rtol=1e-3, atol=1e-6) for name in theirs)
+
+
+def test_an_agent_of_the_zoo_is_tested_by_name_and_holds_no_path_of_the_machine_that_trained_it(
+    folder, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(zoo, "ROOT", tmp_path / "zoo")
+    monkeypatch.chdir(tmp_path)
+    zoo.pack(folder / "all" / "small", "small", ["base"])
+    for path in (tmp_path / "zoo").rglob("*.json"):
+        assert str(folder) not in path.read_text(), path
+    assert main(["evaluate", "--checkpoint_path=zoo:small/base", "--pool=zoo:small", "--test_nepisode=4"]) == 0
+    written = capsys.readouterr().out.split()[-1]
+    assert written.startswith("results/evaluation_base"), "not into the package"
+    assert main(["evaluate", "--checkpoint_path=zoo:small/bass", "--pool=zoo:small"]) == 2
+    assert "Did you mean 'base'" in capsys.readouterr().err
+    assert main(["train", "--config=ppo", "--env-config=foraging", "--checkpoint_path=zoo:small/base"]) == 2
+    assert "not trained further" in capsys.readouterr().err
+    with pytest.raises(UserError, match="liam"):
+        zoo.pack(folder / "all" / "small", "small", ["base", "liam"])
+    assert zoo.agents_of("small") == ["base"], "what is missing is said before anything is replaced"
+    zoo.agent_folder("zoo:small/base")
+    weights = tmp_path / "zoo/small/agents/base/agent.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-2] ^= 1
+    weights.write_bytes(content)
+    assert main(["evaluate", "--checkpoint_path=zoo:small/base", "--pool=zoo:small"]) == 2
+    assert "altered" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,7 @@ BAD = {
     "a negative number of steps": (["--t_max=-5"], "t_max is -5"),
     "a missing checkpoint": (["--checkpoint_path=nowhere"], "no such folder"),
     "buffer too large": (["--buffer_size=2000000000", "--buffer_gib=1000000"], "largest that fits"),
-    "an environment without images": (["--env-config=climbing", "--save_replay"], "without --save_replay"),
+    "an environment without images": (["--env-config=simple_spread", "--save_replay"], "without --save_replay"),
     "no MongoDB client": (["--env-config=climbing", "--mongo_url=mongodb://localhost"], "pip install pymongo"),
     "resume without a folder": (["--resume"], "--run_dir=DIR"),
     "an impossible board": (["with", "env_args.food=50"], "at most"),

@@ -79,7 +79,7 @@ def test_a_resumed_run_with_partners_reaches_the_same_networks(home, tmp_path, m
 def test_the_replay_shows_inferred_and_chosen_subgoals(home):
     with Image.open(home / "omg/replay.gif") as gif:
         width, height = gif.size
-    assert width > 2.5 * (height - 18)
+    assert width > 2.5 * (height - 4 * 18)
 
 
 def test_evaluation_reports_every_member_of_the_pool(home, capsys):

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from omg.artifacts import SCRIPTED, open_pool
 from omg.build import make_env
-from omg.commands.common import load_player, result_folder, saved_model
+from omg.commands.common import load_player, model_folder, saved_model
 from omg.components.layers import few_launches
 from omg.config import Command
 from omg.controllers import HopMAC
@@ -76,7 +76,7 @@ def main(command: Command) -> int:
     extra = (AdaptSettings, PoolSettings) if command.get("pool") == SCRIPTED else (AdaptSettings,)
     found, config, pool = saved_model(command, extra)
     name = "oracle_goals" if config["oracle_goals"] else "adaptation"
-    folder = check_writable(result_folder(config, found.path.parent.parent / name / found.path.name))
+    folder = check_writable(model_folder(config, found, name))
     write_json(folder / "summary.json", adapt(found, config | {"pool": pool}, folder))
     print(folder)
     return 0

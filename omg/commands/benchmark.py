@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +16,7 @@ from omg.build import make_env
 from omg.commands import stages
 from omg.commands.stages import check_trust
 from omg.config import Command
+from omg.evaluation.replay import check_render
 from omg.evaluation.scoreboard import (
     BOUNDS,
     TaskBounds,
@@ -47,6 +50,8 @@ options:
   --budget=small                  tiny (minutes on two cores), small or paper
   --jobs=1                        number of stages that run at once, each in its own process with a log file
   --new_partners                  train partners and bounds anew instead of taking those of the zoo (zoo:TASK)
+  --save_replay                   an animation of one episode of the last method's agent (the zoo's, if it ships), with
+                                  what its agent model infers
   --run_dir=DIR                   folder of all results; default: results/benchmark_<budget>"""
 EXAMPLES = [
     "omg benchmark lbf_7x7 --budget=tiny --methods=base,liam",
@@ -75,8 +80,18 @@ class Task(NamedTuple):
         return str(self.content.get("measure", "return"))
 
     @property
+    def shipped(self) -> list[str]:
+        """The trained agents that ship with the task, as `zoo:TASK/METHOD`."""
+        return [f"{self.pool}/{method}" for method in zoo.agents_of(self.name)] if self.from_zoo else []
+
+    @property
     def pool(self) -> str:
         return f"{zoo.PREFIX}{self.name}" if self.from_zoo else "{pool}"
+
+
+def title_of(trained: str) -> str:
+    """The name of an agent in files and tables: `base`, or `zoo_base` for the one that ships."""
+    return f"zoo_{trained.rpartition('/')[2]}" if zoo.in_zoo(trained) else trained
 
 
 def settings(command: Command) -> list[type]:
@@ -90,7 +105,7 @@ def main(command: Command) -> int:
     load_plugins(command.imports)
     if command.config or command.env_config or command.files:
         raise UserError("a task's settings are in its YAML file: leave out --config, --env-config and with.")
-    options = ("methods", "budget", "jobs", "new_partners", "run_dir", "local_results_path")
+    options = ("methods", "budget", "jobs", "new_partners", "save_replay", "run_dir", "local_results_path")
     for key, _ in command.updates:
         if key not in options:
             raise UserError(f"benchmark takes {', '.join(f'--{o}' for o in options)}; --{key} has no effect here.")
@@ -103,7 +118,8 @@ def main(command: Command) -> int:
     tasks = [read(name, budget, new_partners) for name in command.words]
     for task in tasks:
         check_trust(task.content, command)
-    plans = [(task, plan_of(task, methods, folder / task.name)) for task in tasks]
+    replay = convert(command.get("save_replay", False), bool, "save_replay")
+    plans = [(task, plan_of(task, methods, folder / task.name, replay)) for task in tasks]
     for _, plan in plans:
         stages.check(plan, command)
     path = folder / "benchmark.csv"
@@ -114,6 +130,10 @@ def main(command: Command) -> int:
             return status
         rows += score(task, plan.folder, methods)
         write_rows(path, rows)
+        if replay:
+            say(f"one episode: {plan.folder / replay_of(task, methods) / 'replay.gif'}")
+        if budget == "tiny":
+            say(what_next(task, plan.folder, methods, command))
     print(folder)
     return 0
 
@@ -160,7 +180,17 @@ def read(name: str, budget: str, new_partners: bool = False) -> Task:
     return Task(title, content, dict(budgets[budget]), from_zoo)
 
 
-def plan_of(task: Task, methods: Sequence[str], folder: Path) -> stages.Plan:
+def shown(task: Task, methods: Sequence[str]) -> str:
+    """Whose replay is drawn: the agent of the last method, the one that ships if there is one."""
+    shipped = f"{task.pool}/{methods[-1]}"
+    return shipped if shipped in task.shipped else methods[-1]
+
+
+def replay_of(task: Task, methods: Sequence[str]) -> str:
+    return f"{title_of(shown(task, methods))}_replay"
+
+
+def plan_of(task: Task, methods: Sequence[str], folder: Path, replay: bool = False) -> stages.Plan:
     """The stages: partners, bounds, methods, and every trained agent with every partner."""
     shared = {"pool": task.pool, "seeds": "{seeds}", "t_max": "{steps_per_seat}", **(task.content.get("train") or {})}
     unseen = shared | {"partners": "unseen"}
@@ -177,15 +207,20 @@ def plan_of(task: Task, methods: Sequence[str], folder: Path) -> stages.Plan:
     for method in methods:
         own = {"vae_path": "{vae}"} if method == "omg" else {}
         listed.append({"train": METHODS[method], "name": method, "with": shared, **own})
-    for trained in (*(() if task.from_zoo else ("oracle", "blind")), *methods):
+    for trained in (*(() if task.from_zoo else ("oracle", "blind")), *methods, *task.shipped):
         test = {"pool": task.pool, "test_nepisode": "{episodes}"}
-        listed.append({"evaluate": trained, "name": f"{trained}_partners", "with": test})
+        listed.append({"evaluate": trained, "name": f"{title_of(trained)}_partners", "with": test})
+    if replay:
+        once = {"pool": task.pool, "test_nepisode": 1, "save_replay": True}
+        listed.append({"evaluate": shown(task, methods), "name": replay_of(task, methods), "with": once})
     content = {"env_config": task.content["env_config"], "settings": task.content.get("settings"), "stages": listed}
     updates = list((content["settings"] or {}).items())
     env = make_env(configuration.load(Command(env_config=str(content["env_config"]), updates=updates)))
     measures = ("return", "focal_return", *jax.eval_shape(env.reset, jax.random.key(0))[1].info)
     if task.measure not in measures:
         raise UserError(f"measure in task {task.name} is one of {', '.join(measures)}, not {task.measure!r}.")
+    if replay:
+        check_render(env)
     return stages.plan_of(task.name, content, task.budget, folder, None)
 
 
@@ -226,13 +261,13 @@ def score(task: Task, folder: Path, methods: Sequence[str]) -> list[dict[str, An
         known.write(folder / zoo.BOUNDS)
     tested = {
         name: returns_of(folder / f"{name}_partners" / "opponents.csv", known.partners, task.measure)
-        for name in methods
+        for name in (*map(title_of, task.shipped), *methods)
     }
     found = known.returns | tested
     bounds = Bounds(found["random"][0], found["best_response"][0])
     scores = {name: bounds.score(returns) for name, returns in found.items()}
     estimates = {name: stratified(s) for name, s in scores.items()}
-    order = [*(b for b in BOUNDS if b in found), *methods]
+    order = [*(b for b in BOUNDS if b in found), *tested]
     show(task.name, order, estimates, scores, known.strongest, len(known.partners))
     draw(folder / "scores.png", task.name, order, estimates)
     knowing = estimates["oracle"].mean - estimates["blind"].mean if "blind" in estimates else None
@@ -243,3 +278,23 @@ def score(task: Task, folder: Path, methods: Sequence[str]) -> list[dict[str, An
         for i, partner in enumerate(known.partners)
         for seed, s in enumerate(scores[name][:, i])
     ]
+
+
+def what_next(task: Task, folder: Path, methods: Sequence[str], command: Command) -> str:
+    """After a short run: what was found, what a longer one shows, and commands."""
+    found = json.loads((folder / "scores.json").read_text())
+
+    def scores(names: Sequence[str]) -> str:
+        return ", ".join(f"{name} {found[name]['iqm']:.2f}" for name in names)
+
+    steps, shipped = int(task.budget["variables"]["steps"]), [title_of(agent) for agent in task.shipped]
+    text = f"{task.name}, unseen partners (0: random play, 1: best response). After {steps:,} steps: {scores(methods)}"
+    text += f"; trained for longer (the agents that ship with the package) {scores(shipped)}." if shipped else "."
+    if (knowing := found.get("value_of_knowing")) is not None:
+        text += f" Knowing the partner is worth {knowing:.2f} (oracle minus blind learner)."
+    pool = task.pool if task.from_zoo else str(folder / "pool")
+    lines = [f"{text}\nNext:", f"omg evaluate --checkpoint_path={folder / methods[-1]} --pool={pool}"]
+    if "small" in task.content["budgets"]:
+        kept = [(key, value) for key, value in command.updates if key not in ("budget", "run_dir", "save_replay")]
+        lines.append(f"omg {' '.join(replace(command, updates=[*kept, ('budget', 'small')]).as_words())}")
+    return "\n  ".join([*lines, "omg list"])

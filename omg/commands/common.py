@@ -17,6 +17,7 @@ from omg.config import Command
 from omg.controllers.scripted_controller import ScriptedMAC
 from omg.envs import MultiAgentEnv, trust
 from omg.opponents import REGISTRY as scripted_REGISTRY
+from omg.opponents import zoo
 from omg.runners import PolicyGroup
 from omg.utils import checkpoints, device
 from omg.utils.logging import say
@@ -62,9 +63,12 @@ def saved_model(command: Command, extra: Sequence[type] = ()) -> tuple[checkpoin
     load_plugins(command.imports)
     path = command.get("checkpoint_path")
     if not isinstance(path, (str, int)) or isinstance(path, bool):
-        raise UserError(f"{command.verb} needs a model: add --checkpoint_path=DIR (a run's folder).")
+        raise UserError(
+            f"{command.verb} needs a model: add --checkpoint_path=DIR (a run's folder, or zoo:TASK/METHOD)."
+        )
     configuration.refuse_layers(command, "a saved model keeps the configuration it was trained with")
-    found = checkpoints.find_model(Path(str(path)), convert(command.get("load_step", 0), int, "load_step"))
+    folder = zoo.agent_folder(str(path)) if zoo.in_zoo(path) else Path(str(path))
+    found = checkpoints.find_model(folder, convert(command.get("load_step", 0), int, "load_step"))
     kept = found.manifest["config"] | {"resume": False, "run_dir": None, "save_replay": False}
     # The pool of a test is not part of the model: a team's model may be tested with one, too.
     pool = command.get("pool")
@@ -77,6 +81,13 @@ def saved_model(command: Command, extra: Sequence[type] = ()) -> tuple[checkpoin
 
 def result_folder(config: Config, default: Path) -> Path:
     return Path(str(config["run_dir"])) if config.get("run_dir") else default
+
+
+def model_folder(config: Config, found: checkpoints.Checkpoint, name: str) -> Path:
+    """Where results about a saved model go: beside its run; for an agent of the zoo, into a folder of its own."""
+    if found.path.resolve().is_relative_to(zoo.ROOT.resolve()):
+        return result_folder(config, stamped(config, f"{name}_{found.path.name}"))
+    return result_folder(config, found.path.parent.parent / name / found.path.name)
 
 
 def stamped(config: Config, name: str) -> Path:

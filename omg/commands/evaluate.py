@@ -14,6 +14,7 @@ from omg.commands.common import (
     Player,
     configure,
     load_player,
+    model_folder,
     result_folder,
     saved_model,
     scripted_player,
@@ -56,8 +57,7 @@ def main(command: Command) -> int:
         return scripted(command)
     extra = (PoolSettings,) if command.get("pool") else ()
     found, config, pool = saved_model(command, extra)
-    folder = result_folder(config, found.path.parent.parent / "evaluation" / found.path.name)
-    check_writable(folder)
+    folder = check_writable(model_folder(config, found, "evaluation"))
     if pool:
         player = load_player(found, make_env(config), config)
         summary = {"t_env": found.t_env} | with_pool(player, found.manifest["seeds"], config, pool, folder)
@@ -128,7 +128,8 @@ def with_pool(
     if config["save_replay"]:
         check_render(env)
         key = jax.random.key(config["seed"])
-        save_focal_replay(env, player.mac, player.params[0], groups[-1], key, folder / "replay.gif", player.vae)
+        names = (f"{player.name} (focal agent)", pool.members[groups[-1].ids[-1]].name)
+        save_focal_replay(env, player.mac, player.params[0], groups[-1], key, folder / "replay.gif", player.vae, names)
     results, played = play_all(env, player, groups, episodes, f"{player.name} with {len(ids)} partners")
     estimates = report.write(folder, pool, results, seeds, f"{player.name} on {config['env_config']}")
     return {"episodes_per_opponent": played, "opponents": report.plain_numbers(estimates)}

@@ -22,12 +22,13 @@ from omg.config import Command
 from omg.envs import trust
 from omg.evaluation import comparison
 from omg.evaluation.adaptation import AdaptSettings
+from omg.opponents import zoo
 from omg.utils.files import check_name, make_folder, write_json
 from omg.utils.jobs import run_jobs
 from omg.utils.settings import UserError, choose, convert, nearest
 
 OF_A_MODEL = ("evaluate", "adapt")
-"""Verbs whose subject is an earlier stage."""
+"""Verbs whose subject is an earlier stage or an agent of the zoo."""
 STAGE_VERBS = ("collect", "pool", "pretrain", "train", *OF_A_MODEL, "compare")
 STATE = "workflow.json"
 
@@ -131,13 +132,14 @@ class _Builder:
             if subject is None:
                 raise UserError(f"stage {i + 1} ({verb}) comes before anything is trained.")
         of = "_".join(map(str, subject)) if isinstance(subject, list) else subject
+        of = of.replace(":", "_").replace("/", "_") if isinstance(of, str) and zoo.in_zoo(of) else of
         title = check_name(str(values.pop("name", f"{verb}_{of}" if subject else verb)), "stage")
         if title in self.homes:
             raise UserError(f"two stages are called {title}: give one a name of its own (name: …).")
         home = self.folder / title
         after: set[str] = set()
         subject = self._fill(subject, after)
-        if verb in OF_A_MODEL:
+        if verb in OF_A_MODEL and not zoo.in_zoo(subject):
             after.add(str(subject))
         filled = {key: self._fill(value, after) for key, value in values.items()}
         if title in self.skipped or after & self.skipped:
@@ -157,7 +159,7 @@ class _Builder:
             after |= set(words)
             return Command("compare", words=words)
         if verb in OF_A_MODEL:
-            model = choose(self.homes, str(subject), "earlier stage")
+            model = subject if zoo.in_zoo(subject) else choose(self.homes, str(subject), "earlier stage")
             # A test does not take the shared settings that belong to the environment.
             updates = [(k, v) for k, v in updates if k not in self.shared]
             return Command(verb, updates=[("checkpoint_path", str(model)), ("run_dir", str(home)), *updates])
@@ -229,6 +231,8 @@ def check(plan: Plan, parent: Command) -> None:
         command.imports, command.trust = parent.imports, parent.trust
         try:
             if command.verb in OF_A_MODEL:
+                if zoo.in_zoo(model := command.get("checkpoint_path")):
+                    zoo.agent_folder(str(model))
                 known = known_keys((AdaptSettings,))
                 for key in command.typed_keys():
                     if key not in known:

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 from PIL import Image
 
-from omg.envs.grid import COLOURS, GOAL_SIZE, board, disc, relative_goals, steps_to
+from omg.envs.grid import COLOURS, GOAL_SIZE, MOVE_NAMES, board, disc, relative_goals, steps_to
 from omg.envs.multiagentenv import Goals, MultiAgentEnv, Spec, Storage, Timestep
 from omg.utils.settings import UserError
 
@@ -62,6 +62,8 @@ class Foraging(MultiAgentEnv):
     """
 
     Settings = ForagingSettings
+    action_names = (*MOVE_NAMES, "load")
+    seat_colours = COLOURS
 
     def __init__(self, settings: ForagingSettings):
         s = settings

@@ -12,10 +12,11 @@ from PIL import Image, ImageDraw
 
 MOVES = np.array([[0, 0], [-1, 0], [1, 0], [0, -1], [0, 1]], np.int32)
 """The actions stay, up, down, left and right as changes of (row, column)."""
+MOVE_NAMES = ("stay", "up", "down", "left", "right")
 
 CELL = 40
 PAPER, LINES = (247, 245, 240), (214, 210, 200)
-COLOURS = [(41, 98, 155), (39, 125, 90), (120, 80, 160), (190, 120, 30), (90, 90, 90), (170, 60, 110)]
+COLOURS = ((41, 98, 155), (39, 125, 90), (120, 80, 160), (190, 120, 30), (90, 90, 90), (170, 60, 110))
 
 
 def scatter(key: Array, size: int, count: int) -> Int[Array, "count 2"]:

@@ -14,10 +14,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
+from PIL import Image, ImageDraw
 
+from omg.envs.grid import COLOURS, LINES, PAPER
 from omg.envs.multiagentenv import GameType, Goals, MultiAgentEnv, Spec, Timestep
 from omg.utils.settings import UserError, nearest
 
+TEXT, CHOSEN = (60, 60, 60), (250, 226, 160)
 END = -1
 
 
@@ -52,6 +55,7 @@ class MatrixGame(MultiAgentEnv):
     """
 
     Settings = MatrixGameSettings
+    seat_colours = COLOURS
 
     def __init__(self, settings: MatrixGameSettings):
         s = settings
@@ -78,6 +82,9 @@ class MatrixGame(MultiAgentEnv):
         self.n_goals = self.goal_size = max(shape)
         self.goal_types = tuple(range(self.n_goals))
         self.spec = Spec("matrix_game", n, max(shape), size, size, limit, _game_type(tensors, shared))
+        # By convention the first action of a mixed game cooperates, as the scripted strategies have it.
+        dilemma = self.spec.game_type == "mixed" and shape == (2,) * n
+        self.action_names = ("cooperate", "defect") if dilemma else tuple(str(i) for i in range(max(shape)))
 
     def reset(self, key: Array) -> tuple[GameState, Timestep]:
         none = jnp.full(self.spec.n_agents, -1, jnp.int32)
@@ -102,6 +109,30 @@ class MatrixGame(MultiAgentEnv):
 
     def goal_features(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows goal feature"]:
         return jnp.broadcast_to(jnp.eye(self.n_goals), (*obs.shape[:-1], self.n_goals, self.n_goals))
+
+    def render(self, state: GameState) -> Image.Image:
+        """The last action of every agent; for two agents in the table of payoffs."""
+        size, left = 300, 70
+        picture = Image.new("RGB", (size, size), PAPER)
+        draw = ImageDraw.Draw(picture)
+        last, n, actions = np.asarray(state.last_actions), self.spec.n_agents, self.spec.n_actions
+        rows, column = (actions if n == 2 else n), (size - left - 10) / actions
+        row = (size - left - 10) / rows
+        for j, name in enumerate(self.action_names):
+            colour = COLOURS[1] if n == 2 else TEXT
+            draw.text((left + (j + 0.5) * column, left - 14), name, fill=colour, anchor="mm")
+        for i in range(rows):
+            name = self.action_names[i] if n == 2 else f"agent {i + 1}"
+            draw.text((left - 6, left + (i + 0.5) * row), name, fill=COLOURS[0] if n == 2 else TEXT, anchor="rm")
+            for j in range(actions):
+                box = [left + j * column, left + i * row, left + (j + 1) * column, left + (i + 1) * row]
+                chosen = (last == (i, j)).all() if n == 2 else last[i] == j
+                draw.rectangle(box, outline=LINES, fill=CHOSEN if chosen else None)
+                if n == 2 and i < self.actions[0] and j < self.actions[1]:
+                    own, other = (f"{float(self.payoff[int(state.at), k, i, j]):g}" for k in (0, 1))
+                    draw.text((box[0] + column / 3, box[1] + row / 2), own, fill=COLOURS[0], anchor="mm")
+                    draw.text((box[0] + 2 * column / 3, box[1] + row / 2), other, fill=COLOURS[1], anchor="mm")
+        return picture
 
     def _timestep(self, state: GameState, reward: Array, terminated: Array) -> Timestep:
         n, a = self.spec.n_agents, self.spec.n_actions

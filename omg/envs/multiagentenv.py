@@ -117,6 +117,10 @@ class MultiAgentEnv:
     """The number of features that describe a goal."""
     goal_names: tuple[str, ...] = ()
     """Labels of the goals in figures."""
+    seat_colours: tuple[tuple[int, int, int], ...] = ((90, 90, 90),)
+    """The colours that `render` gives to the agents, repeated if there are more agents."""
+    action_names: tuple[str, ...] = ()
+    """Labels of the actions in figures; without them they are numbered."""
 
     def reset(self, key: Array) -> tuple[Any, Timestep]:
         """Starts an episode.

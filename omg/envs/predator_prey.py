@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 from PIL import Image, ImageDraw
 
+from omg.envs.grid import COLOURS
 from omg.envs.jaxmarl_adapter import import_jaxmarl
 from omg.envs.multiagentenv import GameType, Goals, MultiAgentEnv, Spec, Timestep
 from omg.utils.settings import UserError
@@ -44,6 +45,7 @@ class PredatorPrey(MultiAgentEnv):
     """
 
     Settings = PredatorPreySettings
+    seat_colours = COLOURS
 
     def __init__(self, settings: PredatorPreySettings):
         s = settings
@@ -145,9 +147,12 @@ class PredatorPrey(MultiAgentEnv):
         edge = [size * (half - 1) / (2 * half), size * (half + 1) / (2 * half)]
         draw.rectangle([edge[0], edge[0], edge[1], edge[1]], outline=(214, 210, 200))
         n = self.settings.predators
-        colours = [(41, 98, 155)] * n + [(192, 57, 43)] + [(150, 146, 138)] * self.settings.obstacles
-        for (x, y), radius, colour in zip(game.p_pos, self.game.rad, colours, strict=True):
+        colours = [COLOURS[i % len(COLOURS)] for i in range(n)]
+        colours += [(192, 57, 43)] + [(150, 146, 138)] * self.settings.obstacles
+        for i, ((x, y), radius, colour) in enumerate(zip(game.p_pos, self.game.rad, colours, strict=True)):
             scale = size / (2 * half)
             cx, cy, r = (float(x) + half) * scale, (half - float(y)) * scale, float(radius) * scale
             draw.ellipse([cx - r, cy - r, cx + r, cy + r], fill=colour)
+            if i < n:
+                draw.text((cx, cy), str(i + 1), fill="white", anchor="mm")
         return picture

@@ -15,6 +15,7 @@ from PIL import Image
 from omg.envs.grid import (
     COLOURS,
     GOAL_SIZE,
+    MOVE_NAMES,
     board,
     disc,
     each_first,
@@ -62,6 +63,8 @@ class Snowdrift(MultiAgentEnv):
     """
 
     Settings = SnowdriftSettings
+    action_names = MOVE_NAMES
+    seat_colours = COLOURS
 
     def __init__(self, settings: SnowdriftSettings):
         s = settings

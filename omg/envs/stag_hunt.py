@@ -18,6 +18,7 @@ from PIL import Image
 from omg.envs.grid import (
     COLOURS,
     GOAL_SIZE,
+    MOVE_NAMES,
     board,
     disc,
     each_first,
@@ -68,6 +69,8 @@ class StagHunt(MultiAgentEnv):
     """
 
     Settings = StagHuntSettings
+    action_names = MOVE_NAMES
+    seat_colours = COLOURS
 
     def __init__(self, settings: StagHuntSettings):
         s = settings

@@ -129,7 +129,7 @@ class Generator:
         self.n, self.sequential = n, name == "comedi"
         known = replace(spec, state_size=spec.state_size + n)
         if spec.n_agents < 2:
-            raise UserError(f"{spec.name} has one agent here: {name} needs somebody to play with.")
+            raise UserError(f"{spec.name} has one agent here: {name} needs at least two.")
         if config.get("am_model", "none_am") != "none_am":
             raise UserError(f"{name} generates partners without an agent model: leave am_model out.")
         # Both sides of a pair learn from the same episodes: both must act by sampling.

@@ -5,11 +5,13 @@ A strategy sees the last joint action; with more than two agents, the others coo
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from omg.controllers.scripted_controller import WithMemory
@@ -65,6 +67,31 @@ def counting(tolerance: int, forgives: bool):
     return of
 
 
+def memory_one(replies: str, first: str):
+    """The replies after CC, CD, DC and DD (the own action first; c cooperates, d defects), and the first action."""
+    table = np.array([letter == "c" for letter in reversed(replies)]).reshape(2, 2)
+
+    def cooperates(past: Past, chance: Array) -> Array:
+        replied = jnp.asarray(table)[past.mine.astype(int), past.others.astype(int)]
+        return jnp.where(past.first, first == "c", replied)
+
+    return strategy(cooperates)
+
+
+def _all_memory_one() -> dict[str, Callable]:
+    """The deterministic strategies of memory one that differ in play from each other and from those with a name."""
+    # Tit-for-tat, suspicious tit-for-tat, win-stay-lose-shift, alternate and grim.
+    named = ("cdcd_c", "cdcd_d", "cddc_c", "ddcc_c", "cddd_c")
+    found: dict[str, Callable] = {}
+    for letters in itertools.product("cd", repeat=4):
+        replies = "".join(letters)
+        # A strategy that cooperates first and after every cooperation of its own never defects, and the reverse.
+        constant = {"c": replies[:2] == "cc", "d": replies[2:] == "dd"}
+        names = [f"{replies}_{first}" for first in "cd" if not constant[first]]
+        found |= {f"memory_one_{name}": memory_one(replies, name[-1]) for name in names if name not in named}
+    return found
+
+
 MATRIX_GAME: dict[str, Callable] = {
     "random": lambda spec: random_action,
     "always_cooperate": strategy(lambda past, chance: True),
@@ -77,4 +104,5 @@ MATRIX_GAME: dict[str, Callable] = {
     "grim": counting(0, forgives=False),
     "tit_for_two_tats": counting(1, forgives=True),
     "patient_grim": counting(2, forgives=False),
+    **_all_memory_one(),
 }

@@ -18,7 +18,7 @@ from omg.controllers.scripted_controller import ScriptedMAC
 from omg.envs.multiagentenv import Spec
 from omg.opponents.scripted import REGISTRY as scripted_REGISTRY
 from omg.runners.team_runner import PolicyGroup
-from omg.utils.checkpoints import checksum, flatten, unflatten
+from omg.utils.checkpoints import checksum, flatten, halved, unflatten
 from omg.utils.files import inside, write_json
 from omg.utils.settings import UserError, choose, fill_exactly, setting
 
@@ -169,16 +169,16 @@ class Pool:
             raise UserError(f"the pool in {self.folder} has no file {member.file}: make it again with omg pool.")
         if checksum(path) != member.checksum:
             raise UserError(f"the pool in {self.folder} is damaged: {member.file} was truncated or altered.")
-        return {name: x.astype(np.float32) for name, x in load_file(path).items()}
+        return load_file(path)
 
     def add_network(self, network: Any, config: Mapping[str, Any], **about: Any) -> None:
-        """Writes one trained network and enters it in the manifest."""
+        """Writes one trained network, in half precision, and enters it in the manifest."""
         architecture = {key: config[key] for key in ARCHITECTURE}
         name = f"{about['algorithm']}-{about['seed']}-{about['steps']}"
         file = f"members/{name}.safetensors"
         path = self.folder / file
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_file(flatten(jax.device_get(network)), path)
+        save_file(halved(flatten(jax.device_get(network)), name), path)
         self.members.append(Member(name, architecture=architecture, file=file, checksum=checksum(path), **about))
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from omg.opponents import zoo
 from omg.training.loop import TrainingLoop
 from omg.training.settings import RunSettings
 from omg.utils import checkpoints
@@ -17,6 +18,8 @@ from omg.utils.settings import UserError
 def start_of(run: RunSettings, folder: Path) -> checkpoints.Checkpoint | None:
     """What the run starts from: its own newest checkpoint, another run's model, or nothing."""
     if not run.resume:
+        if zoo.in_zoo(run.checkpoint_path):
+            raise UserError("an agent of the zoo can be tested (omg evaluate), not trained further.")
         return checkpoints.find_model(Path(run.checkpoint_path), run.load_step) if run.checkpoint_path else None
     checkpoint, complaints = checkpoints.newest_whole(folder / "checkpoints")
     for complaint in complaints:

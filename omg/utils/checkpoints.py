@@ -168,6 +168,14 @@ def flatten(tree: Any) -> dict[str, np.ndarray]:
     return {_name(path): np.asarray(leaf, order="C") for path, leaf in leaves}
 
 
+def halved(arrays: dict[str, np.ndarray], what: str) -> dict[str, np.ndarray]:
+    """The same arrays with all real numbers in half precision."""
+    small = {name: x.astype(np.float16) if x.dtype == np.float32 else x for name, x in arrays.items()}
+    if not all(np.isfinite(x).all() for x in small.values()):
+        raise UserError(f"{what} has weights that half precision cannot hold: its training diverged.")
+    return small
+
+
 def unflatten(arrays: dict[str, np.ndarray], like: Any, what: str) -> Any:
     leaves, structure = jax.tree_util.tree_flatten_with_path(like)
     wanted = {_name(path): leaf for path, leaf in leaves}
@@ -182,7 +190,11 @@ def unflatten(arrays: dict[str, np.ndarray], like: Any, what: str) -> Any:
     for name in arrays:
         if name not in wanted:
             raise UserError(f"{what} has another architecture: {name} {arrays[name].shape} has no place here.")
-    return jax.tree_util.tree_unflatten(structure, [arrays[name] for name in wanted])
+    found = [arrays[name] for name in wanted]
+    # What was stored in half precision is computed with in full precision.
+    halves = np.dtype(np.float16)
+    found = [x.astype(like.dtype) if x.dtype == halves else x for x, like in zip(found, wanted.values(), strict=True)]
+    return jax.tree_util.tree_unflatten(structure, found)
 
 
 def checksum(path: Path) -> str:

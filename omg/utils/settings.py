@@ -56,7 +56,7 @@ def nearest(word: str, known: Iterable[str], template: str = " Did you mean {!r}
     return template.format(close[0]) if close else ""
 
 
-FILES = ("config", "env-config", "workflow", "preset", "task")
+FILES = ("config", "env-config", "workflow", "preset", "task", "task in the zoo", "agent in the zoo")
 """What is chosen among files; everything else is registered by a module."""
 
 

@@ -121,7 +121,7 @@ def test_a_handover_acts_with_the_first_policy_until_its_step(meeting):
 def test_a_generator_needs_two_agents_and_no_agent_model(meeting):
     with pytest.raises(UserError, match="leave am_model out"):
         Generator("brdiv", meeting, CONFIG | {"am_model": "liam_am"}, GeneratorSettings())
-    with pytest.raises(UserError, match="somebody to play with"):
+    with pytest.raises(UserError, match="at least two"):
         Generator("comedi", make("predator_prey", predators=1), CONFIG, GeneratorSettings())
 
 

@@ -51,8 +51,9 @@ def test_a_loaded_pool_equals_the_saved_one(pool, foraging):
     for seed in (1, 2):
         own = networks.mac.init_params(jax.random.key(seed))
         kept = jax.tree.map(lambda x, i=seed - 1: x[i], networks.policies)
-        # Up to rounding: the pool's networks were made in another program.
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), own, kept)
+        # A pool keeps half precision.
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-6), own, kept)
+        assert all(x.dtype == np.float32 for x in jax.tree.leaves(kept))
 
 
 def test_no_member_is_both_seen_and_unseen(pool):

@@ -1,5 +1,7 @@
 """Scripted partners against known behaviour: strategies of repeated matrix games, and cooks."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,6 +28,8 @@ ANSWERS = {
     "grim": [C, C, D, D, D, D],
     "tit_for_two_tats": [C, C, C, D, C, C],
     "patient_grim": [C, C, C, C, C, D],
+    "memory_one_dcdc_d": [D, D, C, C, D, C],
+    "memory_one_ddcd_c": [C, D, D, D, C, D],
 }
 """What each answers to an opponent that plays C, D, D, C, D, …"""
 
@@ -35,13 +39,11 @@ def dilemma():
     return make("matrix_game", rounds=6, payoffs=[[[3, 0], [5, 1]], [[3, 5], [0, 1]]])
 
 
-@pytest.mark.parametrize("seat", [0, 1])
-def test_strategies_of_the_repeated_prisoners_dilemma(dilemma, seat):
-    """All strategies in one program; the opponent sits in the other seat."""
-    given, names = jnp.array([C, D, D, C, D, D]), sorted(ANSWERS)
+def answers(dilemma, names, given, seat):
+    """`[strategy, game, round]`: all strategies and games in one program; the opponent sits in the other seat."""
     mac = ScriptedMAC(dilemma.spec, *(MATRIX_GAME[name](dilemma.spec) for name in names))
 
-    def play(index):
+    def play(index, given):
         def step(carry, t):
             state, seen, memory = carry
             row = jax.tree.map(lambda x: x[None], seen)
@@ -52,9 +54,23 @@ def test_strategies_of_the_repeated_prisoners_dilemma(dilemma, seat):
         start = (*dilemma.reset(jax.random.key(0)), mac.init_memory(index, 1))
         return jax.lax.scan(step, start, jnp.arange(6))[1]
 
-    found = jax.jit(jax.vmap(play))(jnp.arange(len(names)))
-    for name, actions in zip(names, np.asarray(found), strict=True):
+    games = jax.vmap(jax.vmap(play, in_axes=(None, 0)), in_axes=(0, None))
+    return np.asarray(jax.jit(games)(jnp.arange(len(names)), jnp.asarray(given)))
+
+
+@pytest.mark.parametrize("seat", [0, 1])
+def test_strategies_of_the_repeated_prisoners_dilemma(dilemma, seat):
+    names = sorted(ANSWERS)
+    for name, (actions,) in zip(names, answers(dilemma, names, [[C, D, D, C, D, D]], seat), strict=True):
         np.testing.assert_array_equal(actions, ANSWERS[name], err_msg=name)
+
+
+def test_all_strategies_of_memory_one_differ_in_play(dilemma):
+    """26 in all: seven have names of their own. The other strategies with names need a longer memory, or chance."""
+    names = [name for name in MATRIX_GAME if name not in ("random", "generous_tit_for_tat")]
+    found = answers(dilemma, names, list(itertools.product([C, D], repeat=6)), 0)
+    assert len({play.tobytes() for play in found}) == len(names)
+    assert len(names) == 26 + len(["tit_for_two_tats", "patient_grim"])
 
 
 def test_generous_tit_for_tat_sometimes_forgives(dilemma):

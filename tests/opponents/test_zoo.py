@@ -10,8 +10,10 @@ import pytest
 from omg.artifacts import open_pool
 from omg.cli import main
 from omg.controllers import BasicMAC
+from omg.evaluation.scoreboard import TaskBounds
 from omg.opponents import zoo
 from omg.opponents.pool import Member, Pool
+from omg.utils import checkpoints
 from omg.utils.settings import UserError
 
 ARCHITECTURE = {
@@ -34,12 +36,26 @@ def packed(tmp_path, foraging, monkeypatch):
     pool.save()
     (tmp_path / "bounds.json").write_text(json.dumps({"partners": ["slow"], "scripted": "slow", "returns": {}}))
     monkeypatch.setattr(zoo, "ROOT", tmp_path / "zoo")
-    zoo.pack(pool.folder, tmp_path / "bounds.json", "small")
+    zoo.pack(tmp_path, "small")
     return pool
 
 
 def config(pool="zoo:small"):
     return {"env": "foraging", "env_args": BOARD, "pool": pool}
+
+
+def test_the_zoo_that_ships_is_whole():
+    """Every file is the one that was packed; agents load; all of it stays small."""
+    assert zoo.tasks()
+    for task in zoo.tasks():
+        pool = Pool.load(zoo.folder_of(f"zoo:{task}"))
+        bounds = TaskBounds.read(pool.folder / "bounds.json")
+        assert {*bounds.partners} <= {pool.members[i].name for i in pool.ids(("homologue", "non_homologue"))}
+        networks = [member for member in pool.members if not member.is_scripted]
+        assert all(checkpoints.checksum(pool.folder / member.file) == member.checksum for member in networks)
+        for method in zoo.agents_of(task):
+            assert checkpoints.find_model(zoo.agent_folder(f"zoo:{task}/{method}")).manifest["seeds"]
+    assert sum(path.stat().st_size for path in zoo.ROOT.rglob("*") if path.is_file()) <= zoo.LIMIT
 
 
 def test_a_pool_of_the_zoo_has_the_members_that_were_packed(packed, foraging):
@@ -48,7 +64,7 @@ def test_a_pool_of_the_zoo_has_the_members_that_were_packed(packed, foraging):
     for ours, theirs in zip(*(jax.tree.leaves(p.groups(foraging.spec, [0, 1])[0].policies) for p in (found, packed)),
                             strict=True):  # fmt: skip
         assert ours.dtype == np.float32
-        np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-3)
+        np.testing.assert_array_equal(ours, theirs)
 
 
 @pytest.mark.parametrize("file", ["pool.json", "bounds.json", "members/iql-2-10.safetensors"])

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Int
 
 from omg.envs.battle.fight import Fight, Orders, Rules
 from omg.envs.battle.maps import SIZE, load_map
+from omg.envs.battle.picture import ALLY, draw
 from omg.envs.multiagentenv import MultiAgentEnv, Spec, Storage, Timestep
 from omg.utils.settings import UserError
 
@@ -58,6 +59,7 @@ class Battle(MultiAgentEnv):
     """
 
     Settings = BattleSettings
+    seat_colours = (ALLY,)
 
     def __init__(self, settings: BattleSettings):
         self.settings = settings
@@ -244,8 +246,6 @@ class Battle(MultiAgentEnv):
         return jnp.concatenate([block.reshape(-1, *envs) for block in (allies, enemies, last)])
 
     def render(self, state: BattleState):
-        from omg.envs.battle.picture import draw
-
         return draw(self.map, state.fight, state.last_actions)
 
 

@@ -46,4 +46,7 @@ def draw(battle_map: BattleMap, fight: Any, last_actions: Any) -> Image.Image:
         if unit.shield and shield[i] > 0:
             rim = [box[0] - 2, box[1] - 2, box[2] + 2, box[3] + 2]
             pen.arc(rim, -90, -90 + 360 * shield[i] / unit.shield, fill=SHIELD, width=2)
+    for i in range(n):
+        if health[i] > 0:
+            pen.text((x[i], y[i]), str(i + 1), fill="white", anchor="mm")
     return picture

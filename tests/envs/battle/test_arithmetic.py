@@ -81,12 +81,14 @@ def test_a_medivac_heals_biological_allies_at_the_cost_of_energy(field):
 
 
 def test_a_baneling_explodes_and_damages_all_enemies_near_it(field):
-    """80 damage to every opposing unit within 2.2 cells, none to its own side or farther away."""
+    """16 damage, 35 to light units, to every opposing unit within 2.2 cells, none to its own side or farther away."""
     places = [[10, 16], [11.5, 16], [14, 16], [9.2, 16], [9.4, 16.8]]
     _, fight, play = field({"zealot": 3}, {"baneling": 1, "marine": 1}, places, order=None)
+    fight = fight._replace(shield=fight.shield.at[:2].set(20.0))
     before, after = play(fight, 1, [3, 3, 3])
     lost = np.asarray(before.health + before.shield - after.health - after.shield)[:, 0]
-    assert lost[0] == lost[1] + 6 == 80 - 1 + 6, "50 shield, then 30 minus 1 of armour; the shot of the marine is 6"
+    assert lost[1] == 35 - 1, "20 of the shield, then 15 minus 1 of armour"
+    assert lost[0] == lost[1] + 6 - 1, "and the shot of the marine"
     assert lost[2] == 0
     assert float(after.health[3, 0]) == 0
     assert float(after.health[4, 0]) == 45
