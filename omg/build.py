@@ -201,6 +201,11 @@ def make_env(config: Mapping[str, Any]) -> MultiAgentEnv:
     return checked(choose(env_REGISTRY, config["env"], "environment")(config.get("env_args") or {}))
 
 
+def needs_of(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The pre-trained networks that a configuration needs, by name."""
+    return choose(mac_REGISTRY, config.get("mac", "basic_mac"), "mac").needs_of(config)
+
+
 def make_learner(
     env: MultiAgentEnv,
     config: Mapping[str, Any],
@@ -218,7 +223,7 @@ def make_learner(
         # `t_max` counts the steps of one seat. The schedules of learners, selectors and agent models count all.
         config = {**config, "t_max": run.t_max * env.spec.n_agents}
     fill(make.Settings, config)
-    needs = make_mac.needs_of(config)
+    needs = needs_of(config)
     found = {
         name: stand_ins.artifacts[name] if stand_ins else artifacts.find(name, env.spec, config, saved)
         for name in needs

@@ -112,6 +112,6 @@ def test_bash_completes_verbs_algorithms_and_settings(capsys):
         return set(answer.stdout.split())
 
     assert "evaluate" in completed("omg", "eval")
-    assert completed("omg", "train", "--config", "=", "ppo_o") == {"ppo_omg", "ppo_oracle"}
+    assert completed("omg", "train", "--config", "=", "ppo_o") == {"ppo_omg", "ppo_omg_plus", "ppo_oracle"}
     assert "lbf_7x7" in completed("omg", "benchmark", "lb")
     assert "--hop_beta=" in completed("omg", "train", "--hop_b")

@@ -12,7 +12,7 @@ import jax
 
 from omg import config as configuration
 from omg.artifacts import open_pool
-from omg.build import make_env
+from omg.build import make_env, needs_of
 from omg.commands import stages
 from omg.commands.stages import check_trust
 from omg.config import Command
@@ -29,14 +29,15 @@ from omg.evaluation.scoreboard import (
     write_rows,
 )  # fmt: skip
 from omg.evaluation.scores import Bounds, stratified
+from omg.learners.am_learner import VAESettings
 from omg.opponents import REGISTRY as scripted_REGISTRY
 from omg.opponents import zoo
 from omg.opponents.scripted import name_of
 from omg.opponents.seating import SPLITS_OF
-from omg.utils.files import check_writable, write_json
+from omg.utils.files import check_name, check_writable, write_json
 from omg.utils.logging import say
 from omg.utils.plugins import load_plugins
-from omg.utils.settings import UserError, convert, nearest
+from omg.utils.settings import UserError, convert, names_of, nearest
 
 SUMMARY = """\
 Trains methods with the training partners of a task and scores them with its unseen partners. A score is 0 for random
@@ -46,20 +47,29 @@ the oracle (trained with the unseen partners and given their identity) and, exce
 policy is chosen by its scores with these partners. Finished stages are not repeated.
 
 options:
-  --methods=base,naive,liam,omg   which methods to train
-  --budget=small                  tiny (minutes on two cores), small or paper
-  --jobs=1                        number of stages that run at once, each in its own process with a log file
-  --new_partners                  train partners and bounds anew instead of taking those of the zoo (zoo:TASK)
-  --save_replay                   an animation of one episode of the last method's agent (the zoo's, if it ships), with
-                                  what its agent model infers
-  --run_dir=DIR                   folder of all results; default: results/benchmark_<budget>"""
+  --methods=base,liam,…  which methods to train: base, naive, liam, omg, omg_plus, meliba, mix (default: all), and those
+                         that the task's YAML file defines under `methods`
+  --budget=small         tiny (minutes on two cores), small or paper
+  --jobs=1               number of stages that run at once, each in its own process with a log file
+  --new_partners         train partners and bounds anew instead of taking those of the zoo (zoo:TASK)
+  --save_replay          an animation of one episode of the last method's agent (the zoo's, if it ships), with what its
+                         agent model infers
+  --run_dir=DIR          folder of all results; default: results/benchmark_<budget>"""
 EXAMPLES = [
     "omg benchmark lbf_7x7 --budget=tiny --methods=base,liam",
     "omg benchmark lbf_7x7 --budget=paper --jobs=4",
 ]
-METHODS = {"base": "ppo", "naive": "ppo_am", "liam": "ppo_liam", "omg": "ppo_omg"}
-"""Method → configuration. All methods and bounds learn by PPO."""
-KEYS = ("env_config", "measure", "settings", "pool", "train", "budgets")
+METHODS = {
+    "base": "ppo",
+    "naive": "ppo_am",
+    "liam": "ppo_liam",
+    "omg": "ppo_omg",
+    "omg_plus": "ppo_omg_plus",
+    "meliba": "ppo_meliba",
+    "mix": "ppo_mix",
+}
+"""Method → configuration. All bounds learn by PPO, and so do all methods that a task does not define itself."""
+KEYS = ("env_config", "measure", "settings", "pool", "train", "methods", "budgets")
 VARIABLES = ("steps", "response_steps", "pool_steps", "seeds", "episodes")
 LEARNER = "ppo"
 LEAST = 0.1
@@ -83,6 +93,12 @@ class Task(NamedTuple):
     def shipped(self) -> list[str]:
         """The trained agents that ship with the task, as `zoo:TASK/METHOD`."""
         return [f"{self.pool}/{method}" for method in zoo.agents_of(self.name)] if self.from_zoo else []
+
+    @property
+    def methods(self) -> dict[str, dict[str, Any]]:
+        """Every method's configuration and its settings; the task's own methods after the usual ones."""
+        own = self.content.get("methods") or {}
+        return {name: {"config": config} for name, config in METHODS.items()} | own
 
     @property
     def pool(self) -> str:
@@ -109,13 +125,13 @@ def main(command: Command) -> int:
     for key, _ in command.updates:
         if key not in options:
             raise UserError(f"benchmark takes {', '.join(f'--{o}' for o in options)}; --{key} has no effect here.")
-    methods = methods_of(command.get("methods", list(METHODS)))
     jobs = stages.number_of_jobs(command)
     budget = str(command.get("budget", "small"))
     results = Path(str(command.get("local_results_path", "results")))
     folder = check_writable(Path(str(command.get("run_dir") or results / f"benchmark_{budget}")))
     new_partners = convert(command.get("new_partners", False), bool, "new_partners")
     tasks = [read(name, budget, new_partners) for name in command.words]
+    methods = methods_of(command.get("methods", list(METHODS)), tasks)
     for task in tasks:
         check_trust(task.content, command)
     replay = convert(command.get("save_replay", False), bool, "save_replay")
@@ -138,10 +154,12 @@ def main(command: Command) -> int:
     return 0
 
 
-def methods_of(value: Any) -> list[str]:
+def methods_of(value: Any, tasks: Sequence[Task]) -> list[str]:
+    """The methods that were asked for; every task must know them."""
     names = value.split(",") if isinstance(value, str) else value
-    if not isinstance(names, list) or not names or not all(name in METHODS for name in names):
-        raise UserError(f"--methods is a list of {', '.join(METHODS)}, as in --methods=base,liam; not {value!r}.")
+    known = [name for name in tasks[0].methods if all(name in task.methods for task in tasks)]
+    if not isinstance(names, list) or not names or not all(name in known for name in names):
+        raise UserError(f"--methods is a list of {', '.join(known)}, as in --methods=base,liam; not {value!r}.")
     return list(dict.fromkeys(names))
 
 
@@ -159,9 +177,13 @@ def read(name: str, budget: str, new_partners: bool = False) -> Task:
     for key in map(str, content):
         if key not in KEYS:
             raise UserError(f"unknown key {key!r} in task {name}.{nearest(key, list(KEYS))}")
-    for key in ("settings", "pool", "train", "budgets"):
+    for key in ("settings", "pool", "train", "methods", "budgets"):
         if not isinstance(content.get(key) or {}, dict):
             raise UserError(f"{key} in task {name} are not key: value.")
+    for method, of_method in (content.get("methods") or {}).items():
+        if not isinstance(of_method, dict) or "config" not in of_method:
+            raise UserError(f"the method {method} of task {name} needs a config, as in {{config: ppo_liam}}.")
+        check_name(str(method), "method")
     budgets = content.get("budgets") or {}
     if budget not in budgets:
         raise UserError(f"--budget is one of {', '.join(budgets) or 'none'}, not {budget!r}.")
@@ -202,11 +224,8 @@ def plan_of(task: Task, methods: Sequence[str], folder: Path, replay: bool = Fal
         {"train": LEARNER, "name": "blind", "with": unseen},
     ]
     listed = [] if task.from_zoo else made
-    if "omg" in methods:
-        listed.append({"pretrain": METHODS["omg"], "name": "vae", "pool": task.pool})
     for method in methods:
-        own = {"vae_path": "{vae}"} if method == "omg" else {}
-        listed.append({"train": METHODS[method], "name": method, "with": shared, **own})
+        listed += training(task, method, shared)
     for trained in (*(() if task.from_zoo else ("oracle", "blind")), *methods, *task.shipped):
         test = {"pool": task.pool, "test_nepisode": "{episodes}"}
         listed.append({"evaluate": trained, "name": f"{title_of(trained)}_partners", "with": test})
@@ -222,6 +241,21 @@ def plan_of(task: Task, methods: Sequence[str], folder: Path, replay: bool = Fal
     if replay:
         check_render(env)
     return stages.plan_of(task.name, content, task.budget, folder, None)
+
+
+def training(task: Task, method: str, shared: dict[str, Any]) -> list[dict[str, Any]]:
+    """The stages that train one method: before it the VAE, if it needs one."""
+    own = dict(task.methods[method])
+    name = str(own.pop("config"))
+    only_vae = names_of(VAESettings)
+    train = {"train": name, "name": method, "with": shared | {k: v for k, v in own.items() if k not in only_vae}}
+    env = str(task.content["env_config"])
+    config = configuration.load(Command(config=name, env_config=env, updates=list(own.items())))
+    if "vae" not in needs_of(config):
+        return [train]
+    vae = f"vae_of_{method}"
+    of_vae = {key: value for key, value in own.items() if key.startswith("vae") or key == "obs_is_state"}
+    return [{"pretrain": name, "name": vae, "pool": task.pool, **of_vae}, train | {"vae_path": f"{{{vae}}}"}]
 
 
 # --- scores

@@ -21,15 +21,20 @@ from omg.components.layers import few_launches
 from omg.controllers.base import Controller, Params, uniform_over
 from omg.envs.multiagentenv import MultiAgentEnv, Spec, Timestep
 from omg.modules.agents import REGISTRY as agent_REGISTRY
+from omg.modules.agents import MixRNNAgent
 from omg.modules.am import REGISTRY as am_REGISTRY
-from omg.modules.am import Inferred, Seen, check_model
-from omg.utils.settings import choose, fill, setting
+from omg.modules.am import Inferred, MixAM, Seen, check_model
+from omg.utils.settings import UserError, choose, fill, setting
 
 
 @dataclass(frozen=True)
 class MACSettings:
-    policy_model: str = setting("rnn", "policy network: rnn, idv_rnn (one per seat) or duelling_rnn")
-    am_model: str = setting("none_am", "agent model: none_am, base_am, liam_am, omg_am or oracle_am")
+    policy_model: str = setting(
+        "rnn", "policy network: rnn, idv_rnn (one per seat), duelling_rnn, or mix_rnn (for mix_am)"
+    )
+    am_model: str = setting(
+        "none_am", "agent model: none_am, base_am, liam_am, meliba_am, mix_am, omg_am, omg_plus_am, oracle_am"
+    )
     agent_output_type: Literal["q", "pi_logits"] = setting("q", "network outputs: q (action values) or pi_logits")
     action_selector: str = setting("epsilon_greedy", "action selector: epsilon_greedy or multinomial")
     obs_last_action: bool = setting(True, "the agent's last action is part of its input")
@@ -60,6 +65,10 @@ class BasicMAC(Controller):
         selector = choose(selector_REGISTRY, self.settings.action_selector, "action_selector")
         self.selector = selector(fill(selector.Settings, config))
         self.am = choose(am_REGISTRY, self.settings.am_model, "am_model")(spec, self.own_size, config)
+        if self.agent_class is MixRNNAgent and not isinstance(self.am, MixAM):
+            raise UserError(
+                f"policy_model=mix_rnn mixes the embeddings of am_model=mix_am, not {self.settings.am_model}."
+            )
         self.obs_is_state = self.am.obs_is_state
         check_model(self.am, self.own_size, spec.state_size if self.obs_is_state else spec.obs_size)
         self.needs = self.am.needs
@@ -200,12 +209,15 @@ class BasicMAC(Controller):
         inputs = jnp.concatenate([seen.own, embedding], -1)
         return Unrolled(*network.unroll(inputs, network.init_hidden(inputs.shape[1], inputs.shape[2])))
 
-    def unroll_both(self, online: Any, target: Any, seen: Seen, embedding: Array) -> tuple[Unrolled, Unrolled]:
-        """Online and target network on the same inputs: on a GPU in one scan, with half the launches."""
+    def unroll_both(
+        self, online: Any, target: Any, seen: Seen, embedding: Array, target_embedding: Array | None = None
+    ) -> tuple[Unrolled, Unrolled]:
+        """Online and target network: on a GPU in one scan, with half the launches."""
+        other = embedding if target_embedding is None else target_embedding
         if not few_launches():
-            return self.unroll_on(online, seen, embedding), self.unroll_on(target, seen, embedding)
+            return self.unroll_on(online, seen, embedding), self.unroll_on(target, seen, other)
         stacked = jax.tree.map(lambda a, b: jnp.stack([a, jax.lax.stop_gradient(b)]), online, target)
-        both = jax.vmap(lambda network: self.unroll_on(network, seen, embedding))(stacked)
+        both = jax.vmap(lambda network, e: self.unroll_on(network, seen, e))(stacked, jnp.stack([embedding, other]))
         return Unrolled(*(x[0] for x in both)), Unrolled(*(x[1] for x in both))
 
 

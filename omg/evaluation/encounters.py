@@ -14,11 +14,11 @@ from omg.controllers.basic_controller import BasicMAC, before_each_step
 from omg.controllers.om_controller import MultiModuleMAC, Side, TeamPolicies
 from omg.envs import MultiAgentEnv
 from omg.modules.am import Judge, Seen
-from omg.modules.am.omg_am import candidate_values, candidates, choose, pick_ahead
+from omg.modules.am.omg_am import choose
 from omg.modules.vae import VAE, Gaussian
 from omg.runners import PolicyGroup, VectorRunner
 
-MODEL = ("action_accuracy", "subgoal_hit_ratio", "shuffled_hit_ratio", "latent_distance")
+MODEL = ("action_accuracy", "subgoal_hit_ratio", "shuffled_hit_ratio", "latent_distance", "unchanged_distance")
 """Measures of an agent model; each model has some of them."""
 
 
@@ -129,25 +129,32 @@ class Encounter:
         self, agent: Any, seen: Seen, inferred: Array, batch: FocalBatch, key: Array
     ) -> dict[str, Array]:
         assert self.vae is not None
-        latents, horizon = self.vae.encode(seen.s).mu, self.focal.am.settings.H
-        filled = time_first(batch.filled)
-        hit = hits(inferred, latents, filled, horizon)
+        am = self.focal.am
+        of_states, horizon = am.latents(self.vae, seen, batch), am.settings.H
+        latents, filled = of_states.mu, time_first(batch.filled)
+        hit = hits(am.as_state(inferred, of_states), latents, filled, horizon)
         # Inferred subgoals of random other time steps and episodes, for comparison.
         time, rows, seats, size = inferred.shape
         real = filled.reshape(-1) > 0
         order = jnp.argsort(jax.random.uniform(key, (time * rows * seats,)) + ~real)
         place = jnp.cumsum(real) - 1
         mixed = inferred.reshape(-1, size)[order[place]].reshape(inferred.shape)
-        shuffled = hits(mixed, latents, filled, horizon)
-        exists = candidates(filled, horizon).any(0).astype(jnp.float32)
+        shuffled = hits(am.as_state(mixed, of_states), latents, filled, horizon)
+        exists = am.exists(batch).any(0).astype(jnp.float32)
         count = jnp.maximum(exists.sum(0), 1)
-        ahead = chosen_ahead(self.focal, agent, seen, inferred, latents, batch, key)
-        chosen = pick_ahead(Gaussian(latents, latents), ahead).mu
-        distance = jnp.sqrt(((chosen - inferred[:-1]) ** 2).sum(-1))
+        ahead = chosen_ahead(self.focal, agent, seen, inferred, of_states, batch, key)
+        chosen = am.goals_ahead(of_states, ahead).mu[:-1]
+        # The goal of an agent that stays where it is, for comparison.
+        unchanged = am.goals_ahead(of_states, jnp.zeros_like(ahead)).mu[:-1]
+
+        def distance(goals: Array) -> Array:
+            return (jnp.sqrt(((chosen - goals) ** 2).sum(-1)) * exists).sum(0) / count
+
         return {
             "subgoal_hit_ratio": (hit * exists).sum(0) / count,
             "shuffled_hit_ratio": (shuffled * exists).sum(0) / count,
-            "latent_distance": (distance * exists).sum(0) / count,
+            "latent_distance": distance(inferred[:-1]),
+            "unchanged_distance": distance(unchanged),
         }
 
 
@@ -156,17 +163,16 @@ def chosen_ahead(
     agent: Any,
     seen: Seen,
     inferred: Array,
-    latents: Array,
+    of_states: Gaussian,
     batch: FocalBatch,
     key: Array,
 ) -> Array:
     """How many steps ahead the hindsight choice lies, by the policy's own values (or its critic's)."""
-    settings: Any = focal.am.settings  # type: ignore[attr-defined]
+    am: Any = focal.am
     network = agent.get("critic", agent["agent"])
     hidden = before_each_step(focal.unroll_on(network, seen, inferred).hidden)
     avail = None if "critic" in agent else time_first(batch.avail_actions)
-    values = candidate_values(Judge(network, hidden, avail), seen, latents, settings.H)
-    return choose(values, candidates(time_first(batch.filled), settings.H), settings, key)
+    return choose(am.considered(of_states, Judge(network, hidden, avail), seen), am.exists(batch), am.settings, key)
 
 
 def hits(inferred: Array, latents: Array, filled: Array, horizon: int) -> Array:

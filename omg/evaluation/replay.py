@@ -129,9 +129,10 @@ def subgoal_steps(
 ) -> tuple[np.ndarray, np.ndarray]:
     """For the first seat's episode: the time step of the state nearest to ĝ_t, and how far ahead the choice lies."""
     seen = focal.seen(batch)
-    inferred, latents = focal.infer_all(agent, seen, batch).embedding, vae.encode(seen.s).mu
-    nearest = nearest_state(inferred, latents, time_first(batch.filled))
-    chosen = chosen_ahead(focal, agent, seen, inferred, latents, batch, key)
+    am: Any = focal.am
+    inferred, of_states = focal.infer_all(agent, seen, batch).embedding, am.latents(vae, seen, batch)
+    nearest = nearest_state(am.as_state(inferred, of_states), of_states.mu, time_first(batch.filled))
+    chosen = chosen_ahead(focal, agent, seen, inferred, of_states, batch, key)
     return np.asarray(nearest[:, 0, 0]), np.asarray(chosen[:, 0, 0])
 
 

@@ -43,7 +43,7 @@ class OMGLearner(QLearner4AM):
             self.values = self.same_subgoal_values  # type: ignore[method-assign]
 
     def same_subgoal_values(
-        self, params: Params, target: Params, seen: Seen, steps: td.Steps, embedding: Array
+        self, params: Params, target: Params, seen: Seen, steps: td.Steps, embedding: Array, target_embedding: Array
     ) -> tuple[Array, Array]:
         """Equation 4 of the paper: the next state is valued with the subgoal of the present step."""
         online, frozen = self.mac.unroll_both(params["agent"], target["agent"], seen, embedding)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array
 
 from omg.components.episode_buffer import EpisodeBatch, FocalBatch, pick, refine, time_first
@@ -29,7 +30,8 @@ class QLearner4AM(Learner):
     mac: BasicMAC
 
     def target_of(self, params: Params) -> Params:
-        return {"agent": params["agent"]}
+        model = {name: net for name, net in params.items() if name != "agent"} if self.mac.am.in_target else {}
+        return {"agent": params["agent"], **model}
 
     def _refine_batch(self, batch: EpisodeBatch) -> FocalBatch:
         """`batch_size × n_agents` episodes as `batch_size` rows: column k holds the focal agent's data of seat k."""
@@ -46,7 +48,8 @@ class QLearner4AM(Learner):
         condition = self.condition(params, target, seen, focal, inferred, t_env, k_goals)
 
         steps = td.steps_of(focal, s, self.spec.episode_limit, self.shared_reward)
-        q_taken, q_next = self.values(params, target, seen, steps, condition.embedding)
+        frozen = self.target_embedding(target, seen, focal, condition)
+        q_taken, q_next = self.values(params, target, seen, steps, condition.embedding, frozen)
         loss, metrics = td.td_loss(q_taken, td.q_targets(steps, q_next, s.gamma, s.td_lambda), steps.counted)
 
         model_loss, model_metrics = self.mac.am.loss(params, seen, focal, inferred, condition.chosen, k_model)
@@ -74,10 +77,19 @@ class QLearner4AM(Learner):
         judge = Judge(agent, hidden, time_first(batch.avail_actions))
         return self.mac.am.choose_subgoals(target["vae"], judge, seen, batch, inferred, t_env, key)  # type: ignore[attr-defined]
 
+    def target_embedding(self, target: Params, seen: Seen, batch: FocalBatch, condition: Conditioning) -> Array:
+        """The target network's extra input: inferred by the target agent model, where the model asks for it."""
+        if not self.mac.am.in_target:
+            return condition.embedding
+        inferred = self.mac.infer_all(target, seen, batch).embedding
+        if condition.in_hindsight is not None:
+            inferred = jnp.where(condition.in_hindsight, condition.embedding, inferred)
+        return jax.lax.stop_gradient(inferred)
+
     def values(
-        self, params: Params, target: Params, seen: Seen, steps: td.Steps, embedding: Array
+        self, params: Params, target: Params, seen: Seen, steps: td.Steps, embedding: Array, target_embedding: Array
     ) -> tuple[Array, Array]:
         """Q of the actions taken, and the value of the next states."""
-        online, frozen = self.mac.unroll_both(params["agent"], target["agent"], seen, embedding)
+        online, frozen = self.mac.unroll_both(params["agent"], target["agent"], seen, embedding, target_embedding)
         q_next = td.value_of_best(online.outputs[1:], frozen.outputs[1:], steps.avail_next, self.settings.double_q)
         return pick(online.outputs[:-1], steps.actions), q_next

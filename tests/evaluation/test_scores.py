@@ -7,6 +7,7 @@ import pytest
 
 from omg.commands import benchmark
 from omg.evaluation.scores import Bounds, probability_of_improvement, stratified
+from omg.utils.settings import UserError
 
 
 def test_random_play_scores_zero_and_a_best_response_one():
@@ -54,8 +55,28 @@ def test_a_task_trains_its_bounds_with_unseen_partners_and_its_methods_with_the_
         assert commands[name].get("partners", "train") == partners
     assert commands["best_response"].get("one_partner_each") is True
     assert commands["omg"].config == "ppo_omg"
-    assert commands["omg"].get("vae_path") == str(tmp_path / "vae")
+    assert commands["omg"].get("vae_path") == str(tmp_path / "vae_of_omg")
     assert commands["base"].get("t_max") == 1_500_000, "steps of all seats together"
     assert {"oracle_partners", "blind_partners", "base_partners", "omg_partners"} <= set(commands)
     names = [stage.title for stage in plan.stages]
     assert names.index("pool") == 0
+
+
+def test_a_task_can_define_methods_of_its_own(tmp_path):
+    own = tmp_path / "own.yaml"
+    own.write_text(
+        "based_on: lbf_7x7\nmethods: {change: {config: ppo_omg_plus, subgoal_form: change, vae_beta: 0.1}}\n"
+    )
+    task = benchmark.read(str(own), "paper")
+    assert benchmark.methods_of("base,change", [task]) == ["base", "change"]
+    with pytest.raises(UserError, match="not 'change'"):
+        benchmark.methods_of("change", [task, benchmark.read("lbf_7x7", "paper")])
+    commands = {stage.title: stage.command for stage in benchmark.plan_of(task, ["base", "change"], tmp_path).stages}
+    assert commands["change"].config == commands["vae_of_change"].config == "ppo_omg_plus"
+    assert commands["change"].get("subgoal_form") == "change"
+    assert commands["vae_of_change"].get("vae_beta") == 0.1
+    assert commands["change"].get("vae_beta") is None, "only pre-training reads it"
+    assert commands["change"].get("vae_path") == str(tmp_path / "vae_of_change")
+    own.write_text("based_on: lbf_7x7\nmethods: {change: {subgoal_form: change}}\n")
+    with pytest.raises(UserError, match="needs a config"):
+        benchmark.read(str(own), "paper")

@@ -116,7 +116,7 @@ def test_the_next_state_is_valued_with_the_subgoal_that_the_setting_names(foragi
     seen = learner.mac.seen(focal)
     steps = steps_of(focal, learner.settings, foraging.spec.episode_limit, learner.shared_reward)
     goals = jax.random.normal(KEY, (*seen.own.shape[:-1], 3))
-    q_taken, q_next = learner.values(state.params, other.target, seen, steps, goals)
+    q_taken, q_next = learner.values(state.params, other.target, seen, steps, goals, goals)
     target = other.target["agent"]
     hidden = learner.mac.unroll_on(target, seen, goals).hidden
     for t in (0, 3):

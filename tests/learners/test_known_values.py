@@ -121,7 +121,7 @@ class FixedMAC:
     def unroll_on(self, network, seen, embedding):
         return Unrolled(network.outputs, network.hidden)
 
-    def unroll_both(self, online, target, seen, embedding):
+    def unroll_both(self, online, target, seen, embedding, target_embedding=None):
         return self.unroll_on(online, seen, embedding), self.unroll_on(target, seen, embedding)
 
     def seen(self, batch):
@@ -284,6 +284,7 @@ def test_the_focal_agents_loss_is_its_td_loss_plus_the_agent_models_loss():
         _refine_batch=lambda batch: batch, condition=lambda *_: Conditioning(jnp.zeros((2, 1, 2, 0))),
     )  # fmt: skip
     stub.values = lambda *x: QLearner4AM.values(stub, *x)
+    stub.target_embedding = lambda target, seen, batch, condition: condition.embedding
     compiled = jax.jit(lambda *x: QLearner4AM.loss(stub, *x, jnp.int32(0), KEY))
     loss, metrics = compiled({"agent": online}, {"agent": target}, batch)
     # Q of the actions taken: 2 and 3. Targets: 1 + 0.5·10 and 1 + 0.5·20.
@@ -801,23 +802,24 @@ def test_eta_is_the_probability_of_learning_on_the_hindsight_subgoal():
     vae = SimpleNamespace(encode=lambda s: Gaussian(10 * s, -s))
     # The second candidate is better than the first one.
     values = jnp.stack([jnp.zeros((2, rows, 1, 2)), jnp.ones((2, rows, 1, 2))])
-    network = SimpleNamespace(consider=lambda own, latents, hidden, horizon: values)
+    network = SimpleNamespace(consider=lambda own, latents, hidden, horizon, present: values)
     judge = Judge(network, jnp.zeros((3, rows, 1, 1)), jnp.ones((3, rows, 1, 2), bool))
     am = OMGAM(spec_of(1), 1, {"H": 2, "eta_start": 0.5, "eta_finish": 0.5, "vae_latent_dim": 1})
 
     @jax.jit
     def conditioned(embedding):
         inferred = Inferred(embedding, embedding)
-        goals, chosen = am.choose_subgoals(vae, judge, Seen(s, s), batch, inferred, jnp.int32(0), KEY)
-        return goals, chosen._replace(vae=None)
+        goals, chosen, used = am.choose_subgoals(vae, judge, Seen(s, s), batch, inferred, jnp.int32(0), KEY)
+        return goals, chosen._replace(vae=None), used
 
-    goals, chosen = conditioned(jnp.full((3, rows, 1, 1), -5.0))
+    goals, chosen, used = conditioned(jnp.full((3, rows, 1, 1), -5.0))
     np.testing.assert_array_equal(chosen.subgoal.mu[:2, :, 0, 0], 20.0)
     np.testing.assert_array_equal(chosen.subgoal.log_var[:2, :, 0, 0], -2.0)
     np.testing.assert_array_equal(chosen.ahead[:, 0, 0], [2, 1, 0])
     noise = jax.random.uniform(jax.random.split(KEY)[1], (3, rows, 1))
     np.testing.assert_array_equal(goals[:2, ..., 0], np.where(noise < 0.5, 20.0, -5.0)[:2])
     np.testing.assert_array_equal(goals[2], -5.0)
+    np.testing.assert_array_equal(used, goals == 20.0)
     slope = jax.grad(lambda x: conditioned(x)[0].sum())(jnp.zeros((3, rows, 1, 1)))
     np.testing.assert_array_equal(slope, 0.0)
 

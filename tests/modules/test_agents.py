@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 
 from omg.modules.agents import REGISTRY, AgentSettings
+from omg.utils.settings import fill
 
 
 @pytest.mark.parametrize("name", sorted(REGISTRY))
 def test_steps_while_acting_equal_the_unroll_while_learning(name):
-    agent = REGISTRY[name](5, 3, 2, AgentSettings(rnn_hidden_dim=4), jax.random.key(0))
+    settings = fill(REGISTRY[name].Settings, {"rnn_hidden_dim": 4, "mix_embed_dim": 1})
+    agent = REGISTRY[name](5, 3, 2, settings, jax.random.key(0))
     inputs = jax.random.normal(jax.random.key(1), (6, 7, 2, 5))
     hidden = agent.init_hidden(7, 2)
     outputs, hiddens = agent.unroll(inputs, hidden)

@@ -3,10 +3,16 @@
 from typing import Any
 
 from omg.modules.agents.idv_rnn_agent import IDVRNNAgent
+from omg.modules.agents.mix_rnn_agent import MixRNNAgent
 from omg.modules.agents.rnn_agent import AgentSettings, DuellingRNNAgent, RNNAgent
 
 Agent = RNNAgent | IDVRNNAgent
 
-REGISTRY: dict[str, Any] = {"rnn": RNNAgent, "idv_rnn": IDVRNNAgent, "duelling_rnn": DuellingRNNAgent}
+REGISTRY: dict[str, Any] = {
+    "rnn": RNNAgent,
+    "idv_rnn": IDVRNNAgent,
+    "duelling_rnn": DuellingRNNAgent,
+    "mix_rnn": MixRNNAgent,
+}
 
-__all__ = ["REGISTRY", "Agent", "AgentSettings", "IDVRNNAgent", "RNNAgent"]
+__all__ = ["REGISTRY", "Agent", "AgentSettings", "IDVRNNAgent", "MixRNNAgent", "RNNAgent"]

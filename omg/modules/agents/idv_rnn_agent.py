@@ -37,11 +37,13 @@ class IDVRNNAgent(eqx.Module):
         each = jax.vmap(RNNAgent.step, in_axes=(0, 1, 1), out_axes=1)
         return each(networks, inputs, hidden)
 
-    def consider(self, own: Array, latents: Array, hidden: Array, horizon: int):
-        def one(agent: RNNAgent, x: Array, g: Array, h: Array):
-            return agent.consider(x[:, :, None], g[:, :, None], h[:, :, None], horizon)[..., 0, :]
+    def consider(self, own: Array, latents: Array, hidden: Array, horizon: int, present: Array | None = None):
+        def one(agent: RNNAgent, *arrays: Array):
+            x, g, h, *now = (array[:, :, None] for array in arrays)
+            return agent.consider(x, g, h, horizon, *now)[..., 0, :]
 
-        return jax.vmap(one, in_axes=(0, 2, 2, 2), out_axes=3)(self.seats, own, latents, hidden)
+        arrays = (own, latents, hidden, *(() if present is None else (present,)))
+        return jax.vmap(one, in_axes=(0, *(2 for _ in arrays)), out_axes=3)(self.seats, *arrays)
 
     def unroll(self, inputs: Float[Array, "time batch agent input"], hidden: Float[Array, "batch agent hidden"]):
         def one(agent: RNNAgent, x: Array, h: Array):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import equinox as eqx
 import jax
@@ -44,7 +44,7 @@ class DuellingHead(eqx.Module):
 class RNNAgent(eqx.Module):
     """One network for all seats: batch rows and seats form one axis."""
 
-    Settings = AgentSettings
+    Settings: ClassVar[type[AgentSettings]] = AgentSettings
 
     fc1: Linear
     rnn: GRU | LSTM
@@ -108,14 +108,19 @@ class RNNAgent(eqx.Module):
         latents: Float[Array, "time_and_one batch agent latent"],
         hidden: Float[Array, "time batch agent hidden"],
         horizon: int,
+        present: Float[Array, "time batch agent latent"] | None = None,
     ) -> Float[Array, "ahead time batch agent action"]:
         """One step from `hidden` at every time step t, conditioned on each of the latents of t+1 … t+H in turn.
+
+        With `present` they are conditioned on the difference to it.
 
         The first layer is linear, so its products with `own` and with the latents are computed once per time step and
         added for every pair.
         """
         split, steps = own.shape[-1], own.shape[0]
         shared = own @ self.fc1.weight[:split] + self.fc1.bias
+        if present is not None:
+            shared = shared - present @ self.fc1.weight[split:]
         by_latent = jnp.pad((latents @ self.fc1.weight[split:])[1:], ((0, horizon - 1), (0, 0), (0, 0), (0, 0)))
         ahead = jnp.stack([by_latent[j : j + steps] for j in range(horizon)])
         x = self.enter(shared + ahead)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from omg.components.episode_buffer import FocalBatch
 from omg.envs.multiagentenv import Spec
@@ -41,6 +41,8 @@ class Conditioning(NamedTuple):
 
     embedding: Float[Array, "time batch seat embedding"]
     chosen: Any = None
+    in_hindsight: Bool[Array, "time batch seat 1"] | None = None
+    """Where the embedding is a hindsight subgoal; elsewhere it is inferred."""
 
 
 class Judge(NamedTuple):
@@ -50,6 +52,8 @@ class Judge(NamedTuple):
     hidden: Float[Array, "time batch seat hidden"]
     """Its recurrent state before each time step."""
     avail_actions: Array | None
+    present: Float[Array, "time batch seat latent"] | None = None
+    """The latents of the present, if a candidate is valued by its difference to them."""
 
 
 class AgentModel:
@@ -62,6 +66,8 @@ class AgentModel:
     """Whether s_t is the global state; otherwise it is the focal agent's own observation."""
     given_identity: ClassVar[bool] = False
     """Whether the prior is the identity of the partners (the oracle), not something carried over."""
+    in_target = False
+    """Whether the target networks of Q-learners are conditioned on the embedding of a target agent model."""
     output_size = 0
     hidden_size = 0
 

@@ -127,20 +127,45 @@ class OMGAM(AgentModel):
         self, vae: VAE, judge: Judge, seen: Seen, batch: FocalBatch, inferred: Inferred, t_env: Array, key: Array
     ) -> Conditioning:
         """g_t for the policy: the hindsight subgoal ḡ_t with probability η, else the inferred ĝ_t."""
-        s = self.settings
         k_choose, k_mix = jax.random.split(key)
-        of_states = vae.encode(seen.s)
-        exists = candidates(time_first(batch.filled), s.H)
-        values = candidate_values(judge, seen, of_states.mu, s.H)
-        ahead = choose(values, exists, s, k_choose)
-        subgoal = Gaussian(*jax.lax.stop_gradient(_with_last(pick_ahead(of_states, ahead), of_states)))
+        of_states, exists = self.latents(vae, seen, batch), self.exists(batch)
+        ahead = choose(self.considered(of_states, judge, seen), exists, self.settings, k_choose)
+        subgoal = jax.lax.stop_gradient(self.goals_ahead(of_states, ahead))
         any_exists = jnp.pad(exists.any(0), ((0, 1), (0, 0), (0, 0)))
+        steps_ahead = jnp.pad(ahead, ((0, 1), (0, 0), (0, 0))).astype(jnp.float32)
 
-        noise = jax.random.uniform(k_mix, any_exists.shape)
+        noise = self.mixing_noise(any_exists.shape, k_mix)
         use_chosen = ((noise < self.eta(t_env)) & any_exists)[..., None]
         goals = jnp.where(use_chosen, subgoal.mu, jax.lax.stop_gradient(inferred.embedding))
-        steps_ahead = jnp.pad(ahead, ((0, 1), (0, 0), (0, 0))).astype(jnp.float32)
-        return Conditioning(goals, Chosen(subgoal, steps_ahead, vae))
+        return Conditioning(goals, self.chosen_of(subgoal, steps_ahead, batch, vae), use_chosen)
+
+    def latents(self, vae: VAE, seen: Seen, batch: FocalBatch) -> Gaussian:
+        """The distribution that the state of every time step stands for, in the space of the embedding."""
+        return vae.encode(seen.s)
+
+    def exists(self, batch: FocalBatch) -> Bool[Array, "ahead steps batch seat"]:
+        """Which of the next H states are candidates."""
+        return candidates(time_first(batch.filled), self.settings.H)
+
+    def considered(self, of_states: Gaussian, judge: Judge, seen: Seen) -> Float[Array, "ahead steps batch seat"]:
+        """The value of every candidate."""
+        return candidate_values(judge, seen, of_states.mu, self.settings.H)
+
+    def goals_ahead(self, of_states: Gaussian, ahead: Int[Array, "steps batch seat"]) -> Gaussian:
+        """The subgoals that lie so many steps ahead, padded by the last time step, at which nothing is chosen."""
+        return Gaussian(*_with_last(pick_ahead(of_states, ahead), of_states))
+
+    def as_state(self, goals: Float[Array, "time batch seat latent"], of_states: Gaussian) -> Array:
+        """Subgoals as points among the latents of states."""
+        return goals
+
+    def mixing_noise(self, shape: tuple[int, ...], key: Array) -> Array:
+        """Where this is below η, the policy learns on the hindsight subgoal."""
+        return jax.random.uniform(key, shape)
+
+    def chosen_of(self, subgoal: Gaussian, ahead: Array, batch: FocalBatch, vae: VAE) -> Any:
+        """What the loss needs of the hindsight choice."""
+        return Chosen(subgoal, ahead, vae)
 
     def eta(self, t_env: Array) -> Float[Array, ""]:
         """η falls linearly from `eta_start` to `eta_finish`."""
@@ -178,7 +203,8 @@ def candidate_values(
     judge: Judge, seen: Seen, latents: Float[Array, "time batch seat latent"], horizon: int
 ) -> Float[Array, "ahead steps batch seat"]:
     """V(s_t, f_ψ(s_{t+j})) for j = 1 … H: the mean of Q over available actions, or the critic's value."""
-    outputs = judge.network.consider(seen.own[:-1], latents, judge.hidden[:-1], horizon)
+    present = None if judge.present is None else judge.present[:-1]
+    outputs = judge.network.consider(seen.own[:-1], latents, judge.hidden[:-1], horizon, present)
     if judge.avail_actions is None:
         return outputs[..., 0]
     available = judge.avail_actions[:-1]

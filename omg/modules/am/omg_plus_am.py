@@ -1,0 +1,230 @@
+"""OMG+: subgoals of the other agents alone, one for each of them; every difference to OMG is a setting.
+
+The subgoal of another agent is a point in the latent space of a VAE of observations: that of its own observation some
+steps ahead. Training reads the others' observations and actions; inference sees the focal agent's history only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from omg.components.episode_buffer import FocalBatch, masked_mean, time_first
+from omg.components.layers import GRU, MLP, Linear, unroll_rows
+from omg.envs.multiagentenv import Spec
+from omg.modules.am.base import Inferred, Judge, Seen
+from omg.modules.am.base_am import action_loss
+from omg.modules.am.omg_am import OMGAM, OMGSettings
+from omg.modules.vae import VAE, Gaussian, gaussian_of, kl
+from omg.utils.settings import fill, setting
+
+SPREAD = 0.05
+"""Added to the variance of a latent before it is scaled: latents that the VAE does not use stay small."""
+
+
+@dataclass(frozen=True)
+class OMGPlusSettings(OMGSettings):
+    subgoal_of: Literal["others", "state"] = setting(
+        "others", "OMG+: subgoals are observations of the others, one for each; or those of the focal agent (state)"
+    )
+    subgoal_form: Literal["state", "change"] = setting(
+        "state", "OMG+: a subgoal is the latent of a later observation, or its difference to the present one (change)"
+    )
+    subgoal_loss: Literal["likelihood", "kl"] = setting(
+        "likelihood", "OMG+: the chosen subgoal's log-likelihood, or OMG's KL to its distribution"
+    )
+    normalise: bool = setting(True, "OMG+: latents have mean 0 and standard deviation 1 in every batch")
+    mask_dead: bool = setting(True, "OMG+: no subgoal is learned from agents that died or left")
+    eta_by: Literal["episode", "step"] = setting("episode", "OMG+: η decides for whole episodes or for every step")
+    target_model: bool = setting(True, "OMG+: target networks of Q-learners see the subgoals of a target agent model")
+    present_coef: float = setting(
+        1.0, "OMG+: weight of the others' present observations and actions, decoded from their subgoals", low=0
+    )
+
+
+class ChosenOfOthers(NamedTuple):
+    """The hindsight choice, and for whom it counts: `[time, batch, seat, other]` (one column for `state`)."""
+
+    subgoal: Gaussian
+    ahead: Float[Array, "time batch seat"]
+    counts: Float[Array, "time batch seat other"]
+
+    def rows(self, ids: Int[Array, " row"]) -> ChosenOfOthers:
+        """Only these episodes."""
+        return jax.tree.map(lambda x: x[:, ids], self)
+
+
+class OMGPlusNetwork(eqx.Module):
+    """The encoder (history and s_t → a distribution over subgoals) and the decoder of the others' present."""
+
+    fc1: Linear
+    rnn: GRU
+    fc_s: Linear
+    posterior: MLP
+    decoder: MLP
+
+    def __init__(self, own_size: int, s_size: int, settings: OMGPlusSettings, outputs: int, decoded: int, key: Array):
+        k_in, k_rnn, k_s, k_posterior, k_decoder = jax.random.split(key, 5)
+        s = settings
+        self.fc1 = Linear(own_size, s.cond_rnn_dim, k_in)
+        self.rnn = GRU(s.cond_rnn_dim, s.cond_rnn_dim, k_rnn)
+        self.fc_s = Linear(s_size, s.cond_fc_dim, k_s)
+        self.posterior = MLP((s.cond_fc_dim + s.cond_rnn_dim, s.vae_hidden_dim, 2 * outputs), k_posterior)
+        self.decoder = MLP((outputs, s.vae_hidden_dim, decoded), k_decoder)
+
+
+class OMGPlusAM(OMGAM):
+    Settings = OMGPlusSettings
+    settings: OMGPlusSettings
+
+    def __init__(self, spec: Spec, own_size: int, config: Mapping[str, Any]):
+        super().__init__(spec, own_size, config)
+        self.settings = fill(OMGPlusSettings, config)
+        self.others = spec.n_agents - 1
+        self.modelled = self.others if self.settings.subgoal_of == "others" else 1
+        self.output_size = self.modelled * self.settings.vae_latent_dim
+        self.in_target = self.settings.target_model
+
+    @property
+    def prior_size(self) -> int:
+        return 0
+
+    @property
+    def decoded_size(self) -> int:
+        """Per other agent: its observation and one logit for every action."""
+        return self.spec.obs_size + self.spec.n_actions
+
+    def init(self, key):
+        outputs, decoded = self.output_size, self.others * self.decoded_size
+        return {"omg_plus_am": OMGPlusNetwork(self.own_size, self.s_size, self.settings, outputs, decoded, key)}
+
+    def init_memory(self, params, prior):
+        return jnp.zeros((*prior.shape[:-1], self.hidden_size))
+
+    # --- inference
+
+    def infer(self, params, seen, memory):
+        net = params["omg_plus_am"]
+        memory = net.rnn.step(jax.nn.relu(net.fc1(seen.own)), memory)
+        return self._subgoal(net, seen, memory).mu, memory
+
+    def infer_all(self, params, seen, memory):
+        net = params["omg_plus_am"]
+        hidden = unroll_rows(net.rnn, jax.nn.relu(net.fc1(seen.own)), memory)
+        return Inferred(*self._subgoal(net, seen, hidden))
+
+    def _subgoal(self, net: OMGPlusNetwork, seen: Seen, hidden: Array) -> Gaussian:
+        return gaussian_of(net.posterior(jnp.concatenate([jax.nn.relu(net.fc_s(seen.s)), hidden], -1)))
+
+    # --- learning
+
+    def latents(self, vae: VAE, seen: Seen, batch: FocalBatch) -> Gaussian:
+        """What every time step stands for: one distribution per modelled agent, side by side."""
+        if self.settings.subgoal_of == "state":
+            of_agents = jax.tree.map(lambda x: x[..., None, :], vae.encode(seen.s))
+        else:
+            of_agents = vae.encode(time_first(batch.others_obs))
+        if self.settings.normalise:
+            of_agents = standardised(of_agents, self._counted(batch))
+        return jax.tree.map(lambda x: x.reshape(*x.shape[:-2], -1), of_agents)
+
+    def _counted(self, batch: FocalBatch) -> Float[Array, "time batch seat other"]:
+        """1 where a modelled agent is there (with `mask_dead`: alive), the state after the last step included."""
+        filled = time_first(batch.filled)
+        shown = jnp.concatenate([jnp.ones_like(filled[:1]), filled[:-1]])
+        if self.settings.subgoal_of == "state":
+            alive = time_first(batch.alive)[..., None]
+        else:
+            alive = time_first(batch.others_alive)
+        return shown[..., None] * (alive if self.settings.mask_dead else jnp.ones_like(alive))
+
+    def exists(self, batch: FocalBatch) -> Bool[Array, "ahead steps batch seat"]:
+        """Candidates lie within the episode; with `mask_dead` some modelled agent is alive in them."""
+        exists, horizon = super().exists(batch), self.settings.H
+        there = self._counted(batch).any(-1)
+        ahead = [jnp.pad(there[j + 1 :], ((0, j), (0, 0), (0, 0))) for j in range(horizon)]
+        return exists & jnp.stack([x[: exists.shape[1]] for x in ahead])
+
+    def goals_ahead(self, of_states: Gaussian, ahead: Array) -> Gaussian:
+        chosen = super().goals_ahead(of_states, ahead)
+        if self.settings.subgoal_form == "state":
+            return chosen
+        return chosen._replace(mu=chosen.mu - of_states.mu)
+
+    def as_state(self, goals: Array, of_states: Gaussian) -> Array:
+        return goals if self.settings.subgoal_form == "state" else goals + of_states.mu
+
+    def considered(self, of_states: Gaussian, judge: Judge, seen: Seen) -> Array:
+        if self.settings.subgoal_form == "change":
+            judge = judge._replace(present=of_states.mu)
+        return super().considered(of_states, judge, seen)
+
+    def mixing_noise(self, shape: tuple[int, ...], key: Array) -> Array:
+        if self.settings.eta_by == "step":
+            return super().mixing_noise(shape, key)
+        return jnp.broadcast_to(jax.random.uniform(key, (1, *shape[1:])), shape)
+
+    def chosen_of(self, subgoal: Gaussian, ahead: Array, batch: FocalBatch, vae: VAE) -> ChosenOfOthers:
+        counted = self._counted(batch)
+        at = jnp.arange(ahead.shape[0])[:, None, None] + ahead.astype(jnp.int32)
+        then = jnp.take_along_axis(counted, jnp.minimum(at, len(counted) - 1)[..., None], axis=0)
+        return ChosenOfOthers(subgoal, ahead, then * counted)
+
+    def loss(self, params, seen, batch, inferred, chosen: Any, key):
+        """The chosen subgoals' negative log-likelihood (or KL), and the others' present decoded from ĝ."""
+        s = self.settings
+        posterior = Gaussian(inferred.embedding, inferred.log_var)
+        mask = time_first(batch.mask)[..., None] * chosen.counts
+        of_each, target = (jax.tree.map(self._split, g) for g in (posterior, chosen.subgoal))
+        if s.subgoal_loss == "kl":
+            goal_loss = masked_mean(kl(of_each, target), mask)
+        else:
+            goal_loss = masked_mean(surprise(of_each, target.mu), mask)
+        distance = jnp.sqrt(((of_each.mu - target.mu) ** 2).sum(-1) + 1e-12)
+        metrics = {
+            "subgoal_loss": goal_loss,
+            "latent_distance": masked_mean(distance, mask),
+            "subgoal_ahead": masked_mean(chosen.ahead, time_first(batch.mask)),
+        }
+        total = goal_loss
+        if s.present_coef:
+            obs, logits = self._decode(params, posterior.mu)
+            there = time_first(batch.filled[..., None] * batch.others_alive)
+            obs_loss = masked_mean(((obs - time_first(batch.others_obs)) ** 2).mean(-1), there)
+            act_loss, accuracy = action_loss(logits, batch)
+            total = total + s.present_coef * (obs_loss + act_loss)
+            metrics |= {"am_obs_loss": obs_loss, "action_accuracy": accuracy}
+        return s.am_loss_coef * total, {"am_loss": total, **metrics}
+
+    def predicted_actions(self, params, inferred):
+        if not self.settings.present_coef:
+            return None
+        return jax.nn.softmax(self._decode(params, inferred.embedding)[1], -1)
+
+    def _split(self, flat: Float[Array, "*rows flat"]) -> Float[Array, "*rows other latent"]:
+        return flat.reshape(*flat.shape[:-1], self.modelled, -1)
+
+    def _decode(self, params, goals: Array) -> tuple[Array, Array]:
+        others = params["omg_plus_am"].decoder(goals).reshape(*goals.shape[:-1], self.others, -1)
+        return others[..., : self.spec.obs_size], others[..., self.spec.obs_size :]
+
+
+def standardised(of_agents: Gaussian, counted: Float[Array, "time batch seat other"]) -> Gaussian:
+    """Mean 0 and standard deviation 1 of every latent over all that is counted."""
+    weight = counted[..., None]
+    total = jnp.maximum(weight.sum(), 1.0)
+    axes = tuple(range(of_agents.mu.ndim - 1))
+    mean = (of_agents.mu * weight).sum(axes) / total
+    variance = ((of_agents.mu - mean) ** 2 * weight).sum(axes) / total + SPREAD
+    return Gaussian((of_agents.mu - mean) / jnp.sqrt(variance), of_agents.log_var - jnp.log(variance))
+
+
+def surprise(believed: Gaussian, point: Float[Array, "*rows latent"]) -> Float[Array, "*rows"]:
+    """-log N(point; μ, σ²) without its constant, as a mean over latents."""
+    return 0.5 * (believed.log_var + (point - believed.mu) ** 2 * jnp.exp(-believed.log_var)).mean(-1)

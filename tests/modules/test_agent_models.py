@@ -1,0 +1,383 @@
+"""All agent models: what they may see while acting. OMG+, MeLIBA and the mixture: losses against plain loops."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from omg.components.episode_buffer import all_agents, time_first
+from omg.controllers import BasicMAC
+from omg.envs import make
+from omg.learners import QLearner4AM
+from omg.modules.agents import AgentSettings, IDVRNNAgent
+from omg.modules.agents.mix_rnn_agent import PARTS, MixAgentSettings, MixRNNAgent
+from omg.modules.agents.rnn_agent import RNNAgent
+from omg.modules.am import REGISTRY, Inferred, Judge, Seen
+from omg.modules.am.meliba_am import before
+from omg.modules.am.mix_am import RIVALS, later, returns_of, told_apart
+from omg.modules.am.omg_am import candidate_values, choose
+from omg.modules.am.omg_plus_am import SPREAD, ChosenOfOthers, standardised, surprise
+from omg.modules.vae import VAE, Gaussian, kl, unit_gaussian
+from omg.utils.settings import UserError
+from tests.conftest import play
+
+KEY = jax.random.key(0)
+LATENT = 3
+CONFIG = {
+    "rnn_hidden_dim": 4, "vae_latent_dim": LATENT, "vae_hidden_dim": 4, "cond_fc_dim": 3, "cond_rnn_dim": 5, "H": 3,
+    "am_hidden_dim": 4, "liam_embed_dim": 3, "meliba_latent_dim": 2, "mix_embed_dim": 2, "mix_ahead": 2,
+    "identities": 5, "t_max": 100, "eta_start": 0.5, "eta_finish": 0.5,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def hunt():
+    """Stag hunt with three hunters, who leave at different times."""
+    env = make("stag_hunt", grid_size=4, hunters=3, hares=3, episode_limit=8)
+    batch = play(env, 4, seed=2)
+    assert not batch.alive.all()
+    return env, all_agents(batch, 3)
+
+
+def model(env, **config):
+    mac = BasicMAC(env.spec, CONFIG | config)
+    return mac, mac.am, jax.jit(mac.am.init)(KEY)
+
+
+def vae_of(env):
+    return VAE(env.spec.obs_size, 4, LATENT, jax.random.key(7))
+
+
+def steps_taken(batch):
+    """`(time, episode, seat)` of every step that the focal agent took while alive."""
+    mask = np.asarray(time_first(batch.mask))
+    return list(zip(*np.nonzero(mask), strict=True))
+
+
+@pytest.mark.parametrize("am_model", sorted(REGISTRY))
+def test_the_others_observations_and_actions_never_reach_acting(am_model, hunt):
+    """With other observations, actions and deaths of the others, what is inferred is the same; the loss is not."""
+    env, batch = hunt
+    mac, am, params = model(env, am_model=am_model)
+    batch = batch._replace(prior=jnp.ones((4, 3, am.prior_size)))
+    changed = batch._replace(
+        others_obs=batch.others_obs + 1, others_actions=1 - batch.others_actions, others_alive=~batch.others_alive
+    )
+    seen, other = mac.seen(batch), mac.seen(changed)
+    whole = mac.infer_all(params, seen, batch).embedding
+    np.testing.assert_array_equal(whole, mac.infer_all(params, other, changed).embedding)
+    memory = am.init_memory(params, batch.prior)
+    for t in range(3):
+        embedding, memory = am.infer(params, Seen(seen.own[t], seen.s[t]), memory)
+        np.testing.assert_allclose(embedding, whole[t], rtol=1e-5, atol=1e-6, err_msg="step by step: the same")
+
+
+@pytest.mark.parametrize("am_model", ["base_am", "liam_am", "meliba_am", "mix_am", "omg_plus_am"])
+def test_what_is_inferred_is_trained_by_the_others_actions(am_model, hunt):
+    """The gradient of the loss reaches every network, and differs for other actions of the others."""
+    env, batch = hunt
+    mac, am, params = model(env, am_model=am_model)
+
+    def gradient(actions):
+        of = batch._replace(others_actions=actions)
+        seen = mac.seen(of)
+
+        def loss(p):
+            chosen = hindsight(env, am, seen, of)[0] if am_model == "omg_plus_am" else None
+            return am.loss(p, seen, of, mac.infer_all(p, seen, of), chosen, KEY)[0]
+
+        return jax.tree.leaves(jax.jit(jax.grad(loss))(params))
+
+    one, two = gradient(batch.others_actions), gradient((batch.others_actions + 1) % env.spec.n_actions)
+    assert all(float(abs(g).max()) > 0 for g in one)
+    assert any(float(abs(a - b).max()) > 1e-6 for a, b in zip(one, two, strict=True))
+
+
+# --- OMG+
+
+
+def hindsight(env, am, seen, batch, key=KEY, t_env=0):
+    """The hindsight choice with a random network as the judge."""
+    agent = RNNAgent(am.own_size + am.output_size, 5, 3, AgentSettings(4), jax.random.key(3))
+    hidden = jnp.zeros((*seen.own.shape[:3], 4))
+    judge = Judge(agent, hidden, time_first(batch.avail_actions))
+    embedding = jnp.full((*seen.own.shape[:3], am.output_size), -5.0)
+    goals, chosen, used = am.choose_subgoals(
+        vae_of(env), judge, seen, batch, Inferred(embedding, embedding), jnp.int32(t_env), key
+    )
+    return chosen, goals, used
+
+
+@pytest.mark.parametrize("form", ["state", "change"])
+@pytest.mark.parametrize("whose", ["others", "state"])
+def test_a_subgoal_is_the_latent_of_what_an_agent_sees_some_steps_later(whose, form, hunt):
+    env, batch = hunt
+    mac, am, _ = model(env, am_model="omg_plus_am", subgoal_of=whose, subgoal_form=form, subgoal_mode="next")
+    seen, vae = mac.seen(batch), vae_of(env)
+    chosen, _, _ = hindsight(env, am, seen, batch)
+    others = time_first(batch.others_obs if whose == "others" else batch.obs[..., None, :])
+    alive = time_first(batch.others_alive if whose == "others" else batch.alive[..., None])
+    counted = np.asarray(alive) & (np.asarray(time_first(batch.filled))[[0, *range(8)], ..., None] > 0)
+    latents = np.asarray(vae.encode(others).mu)
+    mean, variance = latents[counted].mean(0), latents[counted].var(0) + SPREAD
+    latents = (latents - mean) / np.sqrt(variance)
+    tested = 0
+    for t, b, i in steps_taken(batch):
+        for j in range(others.shape[3]):
+            both = counted[t, b, i, j] and counted[t + 1, b, i, j]
+            assert chosen.counts[t, b, i, j] == both, "an agent that has left has no subgoal"
+            expected = latents[t + 1, b, i, j] - (latents[t, b, i, j] if form == "change" else 0)
+            if both and chosen.ahead[t, b, i] == 1:
+                mu = chosen.subgoal.mu[t, b, i].reshape(-1, LATENT)[j]
+                np.testing.assert_allclose(mu, expected, rtol=1e-3, atol=1e-4)
+                tested += 1
+    assert tested > 10
+
+
+def test_agents_that_left_give_no_candidates(hunt):
+    """A state counts as a candidate while some other agent is still there; without the mask until the episode ends."""
+    env, batch = hunt
+    gone = batch._replace(others_alive=batch.others_alive.at[:, 3:].set(False))
+    for mask_dead in (True, False):
+        exists = np.asarray(model(env, am_model="omg_plus_am", mask_dead=mask_dead)[1].exists(gone))
+        filled = np.asarray(time_first(batch.filled))
+        for j, t in np.ndindex(*exists.shape[:2]):
+            inside = (filled[t] > 0) & (filled[t + j] > 0) if t + j < len(filled) - 1 else np.zeros((4, 3), bool)
+            there = np.asarray(time_first(gone.others_alive).any(-1))[min(t + j + 1, 8)] if mask_dead else True
+            np.testing.assert_array_equal(exists[j, t], inside & there)
+
+
+def test_eta_decides_for_whole_episodes(hunt):
+    env, batch = hunt
+    for by, varies in (("episode", False), ("step", True)):
+        mac, am, _ = model(env, am_model="omg_plus_am", eta_by=by, mask_dead=False)
+        longest = int(batch.filled[:, :, 0].sum(1).argmax())
+        steps = int(batch.filled[longest, :, 0].sum())
+        each = np.concatenate(
+            [
+                np.asarray(hindsight(env, am, mac.seen(batch), batch, jax.random.key(seed))[2][:steps, longest, :, 0])
+                for seed in range(6)
+            ],
+            -1,
+        )
+        assert (each.any(0) != each.all(0)).any() == varies
+        assert 0 < each.mean() < 1, "η is one half"
+
+
+def test_the_chosen_subgoals_likelihood_and_the_others_present(hunt):
+    """Over steps of the living focal agent, and others whose subgoal counts."""
+    env, batch = hunt
+    mac, am, params = model(env, am_model="omg_plus_am", am_loss_coef=0.5, present_coef=0.25)
+    seen = mac.seen(batch)
+    inferred, chosen = mac.infer_all(params, seen, batch), hindsight(env, am, seen, batch)[0]
+    loss, metrics = am.loss(params, seen, batch, inferred, chosen, KEY)
+    mu, log_var, wanted = (
+        np.asarray(x).reshape(*x.shape[:-1], 2, LATENT)
+        for x in (inferred.embedding, inferred.log_var, chosen.subgoal.mu)
+    )
+    decoded = np.asarray(params["omg_plus_am"].decoder(inferred.embedding)).reshape(*mu.shape[:4], -1)
+    obs, logits = decoded[..., : env.spec.obs_size], decoded[..., env.spec.obs_size :]
+    unlikely, squared, cross_entropy = [], [], []
+    for t, b, i in steps_taken(batch):
+        for j in np.flatnonzero(chosen.counts[t, b, i]):
+            error = (wanted[t, b, i, j] - mu[t, b, i, j]) ** 2 / np.exp(log_var[t, b, i, j])
+            unlikely.append(0.5 * np.mean(error + log_var[t, b, i, j]))
+    for t, b, i, j in np.ndindex(*decoded.shape[:4]):
+        if batch.filled[b, t, i] and batch.others_alive[b, t, i, j]:
+            squared.append(np.mean((obs[t, b, i, j] - batch.others_obs[b, t, i, j]) ** 2))
+            log_pi = np.asarray(jax.nn.log_softmax(logits[t, b, i, j]))
+            cross_entropy.append(-log_pi[batch.others_actions[b, t, i, j]])
+    np.testing.assert_allclose(metrics["subgoal_loss"], np.mean(unlikely), rtol=1e-4)
+    total = np.mean(unlikely) + 0.25 * (np.mean(squared) + np.mean(cross_entropy))
+    np.testing.assert_allclose(loss, 0.5 * total, rtol=1e-4)
+    mac, am, _ = model(env, am_model="omg_plus_am", subgoal_loss="kl", present_coef=0.0)
+    divergence = kl(
+        *(
+            Gaussian(*(x.reshape(*x.shape[:-1], 2, LATENT) for x in g))
+            for g in (Gaussian(*inferred[:2]), chosen.subgoal)
+        )
+    )
+    at = tuple(np.nonzero(np.asarray(time_first(batch.mask)[..., None] * chosen.counts)))
+    loss, metrics = am.loss(params, seen, batch, inferred, chosen, KEY)
+    np.testing.assert_allclose(loss, np.asarray(divergence)[at].mean(), rtol=1e-4)
+    assert am.predicted_actions(params, inferred) is None
+
+
+def test_standardised_latents_ignore_what_does_not_count():
+    mu = jnp.array([[1.0, 0.0], [3.0, 0.0], [100.0, 50.0]])[:, None, None, None]
+    scaled = standardised(Gaussian(mu, jnp.zeros_like(mu)), jnp.array([1.0, 1.0, 0.0])[:, None, None, None])
+    np.testing.assert_allclose(scaled.mu[:2, 0, 0, 0, 0], np.array([-1, 1]) / np.sqrt(1 + SPREAD), rtol=1e-5)
+    np.testing.assert_allclose(scaled.mu[:2, 0, 0, 0, 1], 0.0)
+    np.testing.assert_allclose(scaled.log_var[0, 0, 0, 0], -np.log([1 + SPREAD, SPREAD]), rtol=1e-5)
+
+
+def test_surprise_is_least_at_the_right_mean_and_spread():
+    points = jnp.array([-2.0, 2.0])[:, None]
+
+    def mean(mu, variance):
+        return float(surprise(Gaussian(jnp.full((2, 1), mu), jnp.full((2, 1), jnp.log(variance))), points).mean())
+
+    best = mean(0.0, 4.0)
+    assert best < min(mean(0.5, 4.0), mean(0.0, 3.0), mean(0.0, 5.0))
+    np.testing.assert_allclose(best, 0.5 * (np.log(4) + 1), rtol=1e-6)
+
+
+@pytest.mark.parametrize("network", [RNNAgent, IDVRNNAgent])
+def test_a_change_is_valued_as_the_difference_to_the_present(network):
+    own, latent, n, batch, time, horizon, actions = 3, 2, 2, 2, 4, 2, 5
+    agent = network(own + latent, actions, n, AgentSettings(4), jax.random.key(0))
+    inputs = jax.random.normal(KEY, (time, batch, n, own))
+    latents = jax.random.normal(jax.random.key(1), (time, batch, n, latent))
+    judge = Judge(agent, jnp.zeros((time, batch, n, 4)), jnp.ones((time, batch, n, actions), bool), latents)
+    values = candidate_values(judge, Seen(inputs, inputs), latents, horizon)
+    for t, j in ((0, 1), (1, 2), (2, 1)):
+        change = latents[t + j] - latents[t]
+        q = agent.step(jnp.concatenate([inputs[t], change], -1), jnp.zeros((batch, n, 4)))[0]
+        np.testing.assert_allclose(values[j - 1, t], q.mean(-1), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("target_model", [True, False])
+def test_the_target_network_sees_the_subgoals_of_a_frozen_agent_model(target_model, hunt):
+    """Between two copies the TD target does not move with the agent model; without the setting it does."""
+    env, batch = hunt
+    config = CONFIG | {"am_model": "omg_plus_am", "target_model": target_model, "double_q": False, "eta_start": 0.0}
+    config |= {"eta_finish": 0.0, "target_update_interval": 2}
+    learner = QLearner4AM(env.spec, BasicMAC(env.spec, config), config, focal=True, artifacts={"vae": vae_of(env)})
+    state = jax.jit(learner.init)(KEY)
+    assert ("omg_plus_am" in state.target) == target_model
+    moved = state.params | {"omg_plus_am": jax.tree.map(lambda x: x + 0.1, state.params["omg_plus_am"])}
+    seen = learner.mac.seen(batch)
+
+    def frozen(params):
+        inferred = learner.mac.infer_all(params, seen, batch)
+        condition = learner.condition(params, state.target, seen, batch, inferred, jnp.int32(0), KEY)
+        return learner.target_embedding(state.target, seen, batch, condition)
+
+    same = bool(jnp.allclose(frozen(state.params), frozen(moved)))
+    assert same == target_model
+    if target_model:
+        later_state = learner.refresh_target(state._replace(params=moved, updates=jnp.int32(2)))
+        for a, b in zip(
+            jax.tree.leaves(later_state.target["omg_plus_am"]), jax.tree.leaves(moved["omg_plus_am"]), strict=True
+        ):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_hindsight_subgoals_are_the_same_for_both_networks(hunt):
+    env, batch = hunt
+    config = CONFIG | {"am_model": "omg_plus_am", "eta_start": 1.0, "eta_finish": 1.0}
+    learner = QLearner4AM(env.spec, BasicMAC(env.spec, config), config, focal=True, artifacts={"vae": vae_of(env)})
+    state, seen = jax.jit(learner.init)(KEY), learner.mac.seen(batch)
+    inferred = learner.mac.infer_all(state.params, seen, batch)
+    condition = learner.condition(state.params, state.target, seen, batch, inferred, jnp.int32(0), KEY)
+    assert isinstance(condition.chosen, ChosenOfOthers)
+    frozen = learner.target_embedding(state.target, seen, batch, condition)
+    used = np.asarray(condition.in_hindsight)[..., 0]
+    assert used.any()
+    np.testing.assert_array_equal(frozen[used], condition.chosen.subgoal.mu[used])
+
+
+# --- MeLIBA
+
+
+def test_melibas_loss(hunt):
+    """The others' actions now, their actions some steps later, and both KL terms, step by step."""
+    env, batch = hunt
+    mac, am, params = model(env, am_model="meliba_am", meliba_beta=0.5, am_loss_coef=2.0)
+    net, seen = params["meliba_am"], mac.seen(batch)
+    inferred = mac.infer_all(params, seen, batch)
+    loss, metrics = am.loss(params, seen, batch, inferred, None, KEY)
+    permanent, temporal = inferred.rest
+    k_permanent, k_temporal, k_later = jax.random.split(KEY, 3)
+    m, m_t = permanent.sample(k_permanent), temporal.sample(k_temporal)
+    longest = int(batch.filled.sum(1).max())
+    ahead = int(jax.random.randint(k_later, (), 0, longest))
+    now = jax.nn.log_softmax(net.now(jnp.concatenate([m, m_t], -1)).reshape(*m.shape[:3], 2, -1))
+    first, second = [], []
+    filled, alive = np.asarray(batch.filled), np.asarray(batch.others_alive)
+    for t, b, i, j in np.ndindex(len(m), 4, 3, 2):
+        if filled[b, t, i] and alive[b, t, i, j]:
+            first.append(-now[t, b, i, j, batch.others_actions[b, t, i, j]])
+        u = t + ahead
+        if batch.mask[b, t, i] and u < len(m) and filled[b, u, i] and alive[b, u, i, j]:
+            inputs = jnp.concatenate([m[t, b, i], batch.others_obs[b, u, i].ravel()])
+            logits = net.later(inputs).reshape(2, -1)[j]
+            second.append(-jax.nn.log_softmax(logits)[batch.others_actions[b, u, i, j]])
+    at = tuple(np.transpose(steps_taken(batch)))
+    permanent_kl = np.asarray(kl(permanent, before(permanent)))[at].mean()
+    temporal_kl = np.asarray(kl(temporal, unit_gaussian(temporal)))[at].mean()
+    assert min(len(first), len(second)) > 5
+    np.testing.assert_allclose(metrics["later_loss"], np.mean(second), rtol=1e-4)
+    total = np.mean(first) + np.mean(second) + 0.5 * (permanent_kl + temporal_kl)
+    np.testing.assert_allclose(loss, 2 * total, rtol=1e-4)
+
+
+def test_the_prior_of_a_belief_is_the_belief_before():
+    belief = Gaussian(jnp.arange(3.0)[:, None], -jnp.arange(3.0)[:, None])
+    np.testing.assert_array_equal(before(belief).mu[:, 0], [0, 0, 1])
+    np.testing.assert_array_equal(before(belief).log_var[:, 0], [0, 0, -1])
+    slope = jax.grad(lambda x: kl(Gaussian(x, x), before(Gaussian(x, x))).sum())(jnp.ones((3, 1)))
+    alone = jax.grad(lambda x: kl(Gaussian(x, x), before(Gaussian(jnp.ones((3, 1)), jnp.ones((3, 1))))).sum())
+    np.testing.assert_allclose(slope, alone(jnp.ones((3, 1))), err_msg="the earlier belief is not pulled to the later")
+
+
+# --- the mixture
+
+
+def test_the_change_ahead_counts_only_where_both_ends_exist():
+    obs = jnp.array([0.0, 1.0, 3.0, 6.0])[:, None, None]
+    change, there = later(obs, jnp.array([1.0, 1.0, 1.0, 0.0])[:, None], 2)
+    np.testing.assert_array_equal(change[:, 0, 0], [3, 5, 0, 0])
+    np.testing.assert_array_equal(there[:, 0], [1, 0, 0, 0])
+
+
+def test_returns_are_sums_of_later_rewards_of_mean_zero(hunt):
+    _, batch = hunt
+    found = np.asarray(returns_of(batch))
+    raw, filled = np.asarray(batch.reward * batch.filled), np.asarray(batch.filled) > 0
+    to_go = np.flip(np.flip(raw, 1).cumsum(1), 1)
+    mean, deviation = to_go[filled].mean(), np.sqrt(to_go[filled].var() + 1e-4)
+    np.testing.assert_allclose(
+        np.swapaxes(found, 0, 1)[filled], ((to_go - mean) / deviation)[filled], rtol=1e-3, atol=1e-4
+    )
+
+
+def test_the_contrastive_loss_is_a_cross_entropy_among_episodes():
+    rows = RIVALS + 3
+    z, keys = jax.random.normal(KEY, (2, rows, 1, 3)), jax.random.normal(jax.random.key(1), (2, rows, 1, 3))
+    mask = jnp.ones((2, rows, 1)).at[1, 5].set(0.0)
+    expected = []
+    for t in range(2):
+        of = [r for r in range(RIVALS) if mask[t, r, 0]]
+        scores = np.asarray(z[t, of, 0] @ keys[t, of, 0].T) / np.sqrt(3)
+        expected += list(-np.diag(scores - np.log(np.exp(scores).sum(1, keepdims=True))))
+    np.testing.assert_allclose(told_apart(z, keys, mask), np.mean(expected), rtol=1e-5)
+
+
+def test_the_mixture_is_a_weighted_sum_that_the_policys_loss_trains():
+    size, own = 2, 3
+    settings = MixAgentSettings(rnn_hidden_dim=4, mix_embed_dim=size)
+    agent = MixRNNAgent(own + PARTS * size, 5, 1, settings, KEY)
+    inputs = jax.random.normal(jax.random.key(1), (7, own + PARTS * size))
+    weights = jax.nn.softmax(agent.gate(inputs), -1)
+    expected = sum(weights[:, i, None] * inputs[:, own + i * size :][:, :size] for i in range(PARTS))
+    np.testing.assert_allclose(agent.mixed(inputs), jnp.concatenate([inputs[:, :own], PARTS * expected], -1), rtol=1e-5)
+    slope = jax.grad(lambda a: a.step(inputs, jnp.zeros((7, 4)))[0].sum())(agent).gate.weight
+    assert float(abs(slope).max()) > 0
+
+
+def test_the_mixing_agent_needs_the_mixture(hunt):
+    with pytest.raises(UserError, match="mix_am"):
+        model(hunt[0], policy_model="mix_rnn", am_model="liam_am")
+
+
+def test_the_choice_is_the_best_candidate_of_the_judge(hunt):
+    env, batch = hunt
+    mac, am, _ = model(env, am_model="omg_plus_am")
+    seen, chosen = mac.seen(batch), hindsight(env, model(env, am_model="omg_plus_am")[1], mac.seen(batch), batch)[0]
+    agent = RNNAgent(am.own_size + am.output_size, 5, 3, AgentSettings(4), jax.random.key(3))
+    judge = Judge(agent, jnp.zeros((*seen.own.shape[:3], 4)), time_first(batch.avail_actions))
+    of_states = am.latents(vae_of(env), seen, batch)
+    ahead = choose(am.considered(of_states, judge, seen), am.exists(batch), am.settings, KEY)
+    there = np.asarray(am.exists(batch).any(0))
+    np.testing.assert_array_equal(chosen.ahead[:-1][there], ahead[there])
