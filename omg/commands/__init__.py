@@ -14,6 +14,7 @@ VERBS = {
     "pool": "train a pool of frozen opponents, or describe one (omg pool show)",
     "pretrain": "train OMG's VAE of states, or HOP+'s goals",
     "collect": "record trajectories of a pool's members",
+    "probe": "read from an agent's memory and embedding what it knows about its partners",
     "crossplay": "play saved agents and scripted policies with each other",
     "adapt": "play a saved agent with the same co-players for several episodes",
     "workflow": "run a list of commands from a YAML file, such as a whole comparison",
@@ -39,6 +40,10 @@ OF_A_MODEL = {
     "adapt": (
         "adapt_episodes", "co_players", "same_boards", "oracle_goals", "checkpoint_path", "load_step", "pool",
         "pool_rules", "pool_test_rules", "test_nepisode", "seed", "save_replay", "run_dir", "use_cuda",
+    ),
+    "probe": (
+        "checkpoint_path", "load_step", "pool", "pool_rules", "pool_test_rules", "test_nepisode", "seed", "run_dir",
+        "use_cuda",
     ),
     "crossplay": ("test_nepisode", "run_dir", "local_results_path", "use_cuda"),
 }  # fmt: skip

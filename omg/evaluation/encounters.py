@@ -16,7 +16,7 @@ from omg.envs import MultiAgentEnv
 from omg.modules.am import Judge, Seen
 from omg.modules.am.omg_am import choose
 from omg.modules.vae import VAE, Gaussian
-from omg.runners import PolicyGroup, VectorRunner
+from omg.runners import EpisodeStats, PolicyGroup, VectorRunner
 
 MODEL = ("action_accuracy", "subgoal_hit_ratio", "shuffled_hit_ratio", "latent_distance", "unchanged_distance")
 """Measures of an agent model; each model has some of them."""
@@ -72,7 +72,8 @@ class Encounter:
             for i, member in enumerate(self.group.ids)
         ]
 
-    def _play(self, agent: Any, policies: Any, key: Array) -> tuple[dict[str, Array], Array]:
+    def episodes_of(self, agent: Any, policies: Any, key: Array) -> tuple[EpisodeBatch, EpisodeStats, Array | None]:
+        """One episode in every environment, and what the agent model started from (None: nothing)."""
         team, now = TeamPolicies(agent, (policies,)), jnp.int32(0)
         prior = None
         if self.focal.given_identity:
@@ -88,6 +89,10 @@ class Encounter:
             prior = jnp.moveaxis(carried, 1, 0).reshape(len(self.seats), -1)
         batch, stats, *_ = self.runner.play(team, now, key, True, prior=prior)
         assert batch is not None
+        return batch, stats, prior
+
+    def _play(self, agent: Any, policies: Any, key: Array) -> tuple[dict[str, Array], Array]:
+        batch, stats, prior = self.episodes_of(agent, policies, key)
         own = jnp.take_along_axis(stats.agent_returns, self.seats[:, None].astype(jnp.int32), -1)[:, 0]
         numbers = {
             "return": self.env.spec.team_reward(stats.agent_returns),
