@@ -38,6 +38,7 @@ KNOWN = "learners/test_known_values.py"
 BELIEFS = "components/test_beliefs.py"
 SUBGOALS = "modules/test_subgoals.py"
 FOCAL = "learners/test_focal_losses.py"
+MODELS = "modules/test_agent_models.py"
 HOP = "controllers/test_hop.py"
 HOP_BELIEFS = "controllers/test_hop_beliefs.py"
 
@@ -485,6 +486,112 @@ MUTANTS: list[Mutant] = [
         "learners/am_learner.py",
         f"{KNOWN}::test_the_pre_training_loss_is_reconstruction_plus_weighted_kl",
         ("self.settings.vae_beta * metrics", "metrics"),
+    ),
+    # --- OMG+, MeLIBA, and the mixture
+    *_of(
+        "modules/am/omg_plus_am.py",
+        f"{MODELS}::test_a_subgoal_is_the_latent_of_what_an_agent_sees_some_steps_later",
+        (
+            "of_agents = vae.encode(time_first(batch.others_obs))",
+            "of_agents = vae.encode(time_first(batch.others_obs * 2))",
+        ),
+        ("chosen._replace(mu=chosen.mu - of_states.mu)", "chosen"),
+        ("alive = time_first(batch.others_alive)", "alive = jnp.ones_like(time_first(batch.others_alive))"),
+        ("ChosenOfOthers(subgoal, ahead, then * counted)", "ChosenOfOthers(subgoal, ahead, counted)"),
+        ("if self.settings.normalise:", "if False:"),
+    ),
+    *_of(
+        "modules/am/omg_plus_am.py",
+        f"{MODELS}::test_agents_that_left_give_no_candidates",
+        ("there[j + 1 :]", "there[j:]"),
+        ("alive if self.settings.mask_dead else jnp.ones_like(alive)", "alive"),
+    ),
+    *_of(
+        "modules/am/omg_plus_am.py",
+        f"{MODELS}::test_eta_decides_for_whole_episodes",
+        ("jax.random.uniform(key, (1, *shape[1:]))", "jax.random.uniform(key, shape)"),
+    ),
+    *_of(
+        "modules/am/omg_plus_am.py",
+        f"{MODELS}::test_the_chosen_subgoals_likelihood_and_the_others_present",
+        ("mask = time_first(batch.mask)[..., None] * chosen.counts", "mask = chosen.counts"),
+        ("s.present_coef * (obs_loss + act_loss)", "s.present_coef * act_loss"),
+        (
+            "there = time_first(batch.filled[..., None] * batch.others_alive)",
+            "there = time_first(batch.others_alive * 1.0)",
+        ),
+        ('if s.subgoal_loss == "kl":', 'if s.subgoal_loss != "kl":'),
+        ("return s.am_loss_coef * total", "return total"),
+    ),
+    *_of(
+        "modules/am/omg_plus_am.py",
+        f"{MODELS}::test_standardised_latents_ignore_what_does_not_count",
+        ("mean = (of_agents.mu * weight).sum(axes) / total", "mean = of_agents.mu.mean(axes)"),
+        (".sum(axes) / total + SPREAD", ".sum(axes) / total + 1e-6"),
+        ("of_agents.log_var - jnp.log(variance)", "of_agents.log_var"),
+    ),
+    *_of(
+        "modules/am/omg_plus_am.py",
+        f"{MODELS}::test_surprise_is_least_at_the_right_mean_and_spread",
+        ("0.5 * (believed.log_var +", "0.5 * ("),
+        ("jnp.exp(-believed.log_var)", "jnp.exp(believed.log_var)"),
+    ),
+    *_of(
+        "modules/agents/rnn_agent.py",
+        f"{MODELS}::test_a_change_is_valued_as_the_difference_to_the_present",
+        ("shared - present @ self.fc1.weight[split:]", "shared + present @ self.fc1.weight[split:]"),
+    ),
+    *_of(
+        "learners/q_learner_4am.py",
+        f"{MODELS}::test_the_target_network_sees_the_subgoals_of_a_frozen_agent_model",
+        ('if name != "agent"} if self.mac.am.in_target else {}', 'if name != "agent"}'),
+        ("inferred = self.mac.infer_all(target, seen, batch).embedding", "inferred = condition.embedding"),
+    ),
+    *_of(
+        "learners/q_learner_4am.py",
+        f"{MODELS}::test_hindsight_subgoals_are_the_same_for_both_networks",
+        ("jnp.where(condition.in_hindsight, condition.embedding, inferred)", "inferred"),
+    ),
+    *_of(
+        "modules/am/meliba_am.py",
+        f"{MODELS}::test_melibas_loss",
+        ("loss = now + later + s.meliba_beta", "loss = now + s.meliba_beta"),
+        ("(permanent_kl + temporal_kl)", "permanent_kl"),
+        ("then[2] * inside * time_first(batch.mask)[..., None]", "then[2] * inside"),
+        ("then[2] * inside *", "then[2] *"),
+        ("return s.am_loss_coef * loss, metrics", "return loss, metrics"),
+    ),
+    *_of(
+        "modules/am/meliba_am.py",
+        f"{MODELS}::test_the_prior_of_a_belief_is_the_belief_before",
+        (
+            "jax.lax.stop_gradient(jnp.concatenate([jnp.zeros_like(x[:1]), x[:-1]]))",
+            "jnp.concatenate([jnp.zeros_like(x[:1]), x[:-1]])",
+        ),
+    ),
+    *_of(
+        "modules/am/mix_am.py",
+        f"{MODELS}::test_the_change_ahead_counts_only_where_both_ends_exist",
+        ("there[ahead:] * there[:-ahead]", "there[:-ahead]"),
+    ),
+    *_of(
+        "modules/am/mix_am.py",
+        f"{MODELS}::test_the_contrastive_loss_is_a_cross_entropy_among_episodes",
+        ("jnp.where(mask[..., None, :] > 0, scores, -1e9)", "scores"),
+        ("axis1=-2, axis2=-1), mask)", "axis1=-2, axis2=-1), jnp.ones_like(mask))"),
+    ),
+    *_of(
+        "modules/am/mix_am.py",
+        f"{MODELS}::test_returns_are_sums_of_later_rewards_of_mean_zero",
+        (
+            "jnp.cumsum((time_first(batch.reward) * filled)[::-1], 0)[::-1]",
+            "jnp.cumsum(time_first(batch.reward) * filled, 0)",
+        ),
+    ),
+    *_of(
+        "modules/agents/mix_rnn_agent.py",
+        f"{MODELS}::test_the_mixture_is_a_weighted_sum_that_the_policys_loss_trains",
+        ("PARTS * (weights * parts).sum(-2)", "PARTS * parts.mean(-2)"),
     ),
     # --- beliefs
     *_of(

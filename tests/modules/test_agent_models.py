@@ -50,7 +50,7 @@ def vae_of(env):
 
 def steps_taken(batch):
     """`(time, episode, seat)` of every step that the focal agent took while alive."""
-    mask = np.asarray(time_first(batch.mask))
+    mask = np.swapaxes(np.asarray(batch.mask), 0, 1)
     return list(zip(*np.nonzero(mask), strict=True))
 
 
@@ -98,7 +98,7 @@ def test_what_is_inferred_is_trained_by_the_others_actions(am_model, hunt):
 
 def hindsight(env, am, seen, batch, key=KEY, t_env=0):
     """The hindsight choice with a random network as the judge."""
-    agent = RNNAgent(am.own_size + am.output_size, 5, 3, AgentSettings(4), jax.random.key(3))
+    agent = RNNAgent(am.own_size + am.output_size, 5, 3, AgentSettings(4, init="pytorch"), jax.random.key(3))
     hidden = jnp.zeros((*seen.own.shape[:3], 4))
     judge = Judge(agent, hidden, time_first(batch.avail_actions))
     embedding = jnp.full((*seen.own.shape[:3], am.output_size), -5.0)
@@ -114,7 +114,7 @@ def test_a_subgoal_is_the_latent_of_what_an_agent_sees_some_steps_later(whose, f
     env, batch = hunt
     mac, am, _ = model(env, am_model="omg_plus_am", subgoal_of=whose, subgoal_form=form, subgoal_mode="next")
     seen, vae = mac.seen(batch), vae_of(env)
-    chosen, _, _ = hindsight(env, am, seen, batch)
+    chosen = jax.device_get(hindsight(env, am, seen, batch)[0])
     others = time_first(batch.others_obs if whose == "others" else batch.obs[..., None, :])
     alive = time_first(batch.others_alive if whose == "others" else batch.alive[..., None])
     counted = np.asarray(alive) & (np.asarray(time_first(batch.filled))[[0, *range(8)], ..., None] > 0)
@@ -153,13 +153,8 @@ def test_eta_decides_for_whole_episodes(hunt):
         mac, am, _ = model(env, am_model="omg_plus_am", eta_by=by, mask_dead=False)
         longest = int(batch.filled[:, :, 0].sum(1).argmax())
         steps = int(batch.filled[longest, :, 0].sum())
-        each = np.concatenate(
-            [
-                np.asarray(hindsight(env, am, mac.seen(batch), batch, jax.random.key(seed))[2][:steps, longest, :, 0])
-                for seed in range(6)
-            ],
-            -1,
-        )
+        used = jax.jit(lambda key, mac=mac, am=am: hindsight(env, am, mac.seen(batch), batch, key)[2])
+        each = np.concatenate([used(jax.random.key(seed))[:steps, longest, :, 0] for seed in range(6)], -1)
         assert (each.any(0) != each.all(0)).any() == varies
         assert 0 < each.mean() < 1, "η is one half"
 
@@ -170,7 +165,8 @@ def test_the_chosen_subgoals_likelihood_and_the_others_present(hunt):
     mac, am, params = model(env, am_model="omg_plus_am", am_loss_coef=0.5, present_coef=0.25)
     seen = mac.seen(batch)
     inferred, chosen = mac.infer_all(params, seen, batch), hindsight(env, am, seen, batch)[0]
-    loss, metrics = am.loss(params, seen, batch, inferred, chosen, KEY)
+    loss, metrics = jax.jit(am.loss)(params, seen, batch, inferred, chosen, KEY)
+    plain, counts = jax.device_get((batch, chosen.counts))
     mu, log_var, wanted = (
         np.asarray(x).reshape(*x.shape[:-1], 2, LATENT)
         for x in (inferred.embedding, inferred.log_var, chosen.subgoal.mu)
@@ -179,14 +175,14 @@ def test_the_chosen_subgoals_likelihood_and_the_others_present(hunt):
     obs, logits = decoded[..., : env.spec.obs_size], decoded[..., env.spec.obs_size :]
     unlikely, squared, cross_entropy = [], [], []
     for t, b, i in steps_taken(batch):
-        for j in np.flatnonzero(chosen.counts[t, b, i]):
+        for j in np.flatnonzero(counts[t, b, i]):
             error = (wanted[t, b, i, j] - mu[t, b, i, j]) ** 2 / np.exp(log_var[t, b, i, j])
             unlikely.append(0.5 * np.mean(error + log_var[t, b, i, j]))
+    log_pi = np.asarray(jax.nn.log_softmax(logits, -1))
     for t, b, i, j in np.ndindex(*decoded.shape[:4]):
-        if batch.filled[b, t, i] and batch.others_alive[b, t, i, j]:
-            squared.append(np.mean((obs[t, b, i, j] - batch.others_obs[b, t, i, j]) ** 2))
-            log_pi = np.asarray(jax.nn.log_softmax(logits[t, b, i, j]))
-            cross_entropy.append(-log_pi[batch.others_actions[b, t, i, j]])
+        if plain.filled[b, t, i] and plain.others_alive[b, t, i, j]:
+            squared.append(np.mean((obs[t, b, i, j] - plain.others_obs[b, t, i, j]) ** 2))
+            cross_entropy.append(-log_pi[t, b, i, j, plain.others_actions[b, t, i, j]])
     np.testing.assert_allclose(metrics["subgoal_loss"], np.mean(unlikely), rtol=1e-4)
     total = np.mean(unlikely) + 0.25 * (np.mean(squared) + np.mean(cross_entropy))
     np.testing.assert_allclose(loss, 0.5 * total, rtol=1e-4)
@@ -225,7 +221,7 @@ def test_surprise_is_least_at_the_right_mean_and_spread():
 @pytest.mark.parametrize("network", [RNNAgent, IDVRNNAgent])
 def test_a_change_is_valued_as_the_difference_to_the_present(network):
     own, latent, n, batch, time, horizon, actions = 3, 2, 2, 2, 4, 2, 5
-    agent = network(own + latent, actions, n, AgentSettings(4), jax.random.key(0))
+    agent = network(own + latent, actions, n, AgentSettings(4, init="pytorch"), jax.random.key(0))
     inputs = jax.random.normal(KEY, (time, batch, n, own))
     latents = jax.random.normal(jax.random.key(1), (time, batch, n, latent))
     judge = Judge(agent, jnp.zeros((time, batch, n, 4)), jnp.ones((time, batch, n, actions), bool), latents)
@@ -286,23 +282,24 @@ def test_melibas_loss(hunt):
     mac, am, params = model(env, am_model="meliba_am", meliba_beta=0.5, am_loss_coef=2.0)
     net, seen = params["meliba_am"], mac.seen(batch)
     inferred = mac.infer_all(params, seen, batch)
-    loss, metrics = am.loss(params, seen, batch, inferred, None, KEY)
+    loss, metrics = jax.jit(am.loss)(params, seen, batch, inferred, None, KEY)
     permanent, temporal = inferred.rest
     k_permanent, k_temporal, k_later = jax.random.split(KEY, 3)
     m, m_t = permanent.sample(k_permanent), temporal.sample(k_temporal)
     longest = int(batch.filled.sum(1).max())
     ahead = int(jax.random.randint(k_later, (), 0, longest))
-    now = jax.nn.log_softmax(net.now(jnp.concatenate([m, m_t], -1)).reshape(*m.shape[:3], 2, -1))
-    first, second = [], []
-    filled, alive = np.asarray(batch.filled), np.asarray(batch.others_alive)
+    now = np.asarray(jax.nn.log_softmax(net.now(jnp.concatenate([m, m_t], -1)).reshape(*m.shape[:3], 2, -1)))
+    plain, mask = jax.device_get((batch, batch.mask))
+    first, inputs, taken = [], [], []
     for t, b, i, j in np.ndindex(len(m), 4, 3, 2):
-        if filled[b, t, i] and alive[b, t, i, j]:
-            first.append(-now[t, b, i, j, batch.others_actions[b, t, i, j]])
+        if plain.filled[b, t, i] and plain.others_alive[b, t, i, j]:
+            first.append(-now[t, b, i, j, plain.others_actions[b, t, i, j]])
         u = t + ahead
-        if batch.mask[b, t, i] and u < len(m) and filled[b, u, i] and alive[b, u, i, j]:
-            inputs = jnp.concatenate([m[t, b, i], batch.others_obs[b, u, i].ravel()])
-            logits = net.later(inputs).reshape(2, -1)[j]
-            second.append(-jax.nn.log_softmax(logits)[batch.others_actions[b, u, i, j]])
+        if mask[b, t, i] and u < len(m) and plain.filled[b, u, i] and plain.others_alive[b, u, i, j]:
+            inputs.append(np.concatenate([np.asarray(m)[t, b, i], plain.others_obs[b, u, i].ravel()]))
+            taken.append((j, plain.others_actions[b, u, i, j]))
+    log_pi = np.asarray(jax.nn.log_softmax(net.later(jnp.asarray(inputs)).reshape(len(inputs), 2, -1), -1))
+    second = [-log_pi[k, j, action] for k, (j, action) in enumerate(taken)]
     at = tuple(np.transpose(steps_taken(batch)))
     permanent_kl = np.asarray(kl(permanent, before(permanent)))[at].mean()
     temporal_kl = np.asarray(kl(temporal, unit_gaussian(temporal)))[at].mean()
@@ -356,7 +353,7 @@ def test_the_contrastive_loss_is_a_cross_entropy_among_episodes():
 
 def test_the_mixture_is_a_weighted_sum_that_the_policys_loss_trains():
     size, own = 2, 3
-    settings = MixAgentSettings(rnn_hidden_dim=4, mix_embed_dim=size)
+    settings = MixAgentSettings(rnn_hidden_dim=4, init="pytorch", mix_embed_dim=size)
     agent = MixRNNAgent(own + PARTS * size, 5, 1, settings, KEY)
     inputs = jax.random.normal(jax.random.key(1), (7, own + PARTS * size))
     weights = jax.nn.softmax(agent.gate(inputs), -1)
@@ -375,7 +372,7 @@ def test_the_choice_is_the_best_candidate_of_the_judge(hunt):
     env, batch = hunt
     mac, am, _ = model(env, am_model="omg_plus_am")
     seen, chosen = mac.seen(batch), hindsight(env, model(env, am_model="omg_plus_am")[1], mac.seen(batch), batch)[0]
-    agent = RNNAgent(am.own_size + am.output_size, 5, 3, AgentSettings(4), jax.random.key(3))
+    agent = RNNAgent(am.own_size + am.output_size, 5, 3, AgentSettings(4, init="pytorch"), jax.random.key(3))
     judge = Judge(agent, jnp.zeros((*seen.own.shape[:3], 4)), time_first(batch.avail_actions))
     of_states = am.latents(vae_of(env), seen, batch)
     ahead = choose(am.considered(of_states, judge, seen), am.exists(batch), am.settings, KEY)
