@@ -557,8 +557,7 @@ MUTANTS: list[Mutant] = [
         f"{MODELS}::test_melibas_loss",
         ("loss = now + later + s.meliba_beta", "loss = now + s.meliba_beta"),
         ("(permanent_kl + temporal_kl)", "permanent_kl"),
-        ("then[2] * inside * time_first(batch.mask)[..., None]", "then[2] * inside"),
-        ("then[2] * inside *", "then[2] *"),
+        ("then[2] * time_first(batch.mask)[..., None]", "then[2]"),
         ("return s.am_loss_coef * loss, metrics", "return loss, metrics"),
     ),
     *_of(

@@ -10,9 +10,13 @@ from omg.components.episode_buffer import EpisodeBatch, ReplayBuffer, all_agents
 from omg.controllers import BasicMAC
 from omg.controllers.scripted_controller import ScriptedMAC
 from omg.envs import make
+from omg.learners.on_policy import chop
+from omg.learners.ppo_learner import PPOLearner
+from omg.learners.q_learner import QLearner
 from omg.modules.vae import VAE
 from omg.opponents.pool import untrained
 from omg.runners import Opponents, PolicyGroup, TeamRunner, focal_scheme
+from omg.utils.settings import UserError
 from tests.conftest import play
 from tests.helpers import configuration, train
 
@@ -246,10 +250,64 @@ def test_the_mean_embedding_averages_over_an_episodes_own_steps(foraging):
     lengths = np.asarray(batch.filled).sum(1)
     assert lengths.min() < lengths.max()
     inferred = np.asarray(jax.jit(lambda: mac.infer_all(params, mac.seen(batch), batch).embedding)())
-    carried = np.asarray(jax.jit(mac.mean_embedding)(params, batch))
+    carried = np.asarray(jax.jit(mac.carried)(params, batch))
     for row in range(6):
         own = inferred[: int(lengths[row, 0]), row, 0]
         np.testing.assert_allclose(carried[row, 0], own.mean(0), rtol=1e-4, atol=1e-5)
+
+
+def test_carry_memory_starts_the_second_episode_from_the_policys_memory_of_the_first(two_step):
+    experiment = focal_experiment("iql", two_step, carry_memory=True)
+    state, _ = experiment.loop.run(experiment.loop.init(), 0, 2)
+    prior = np.asarray(state.replay["prior"])
+    assert prior.shape == (16, 1, experiment.mac.agent_settings.rnn_hidden_dim)
+    second = np.tile([False, False, True, True], 4)
+    assert (prior[~second] == 0).all()
+    assert (prior[second] != 0).any(-1).all()
+
+
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+def test_what_is_carried_is_the_memory_after_the_last_step_and_learning_starts_from_it(foraging, cell):
+    """Step by step while acting, as a whole while learning: the same outputs and the same memory in the end."""
+    mac = BasicMAC(foraging.spec, {"carry_memory": True, "rnn_cell": cell, **NETWORK})
+    params = jax.jit(mac.init_params)(jax.random.key(0))
+    prior = jax.random.normal(jax.random.key(1), (6, 2, mac.prior_size))
+    batch = all_agents(play(foraging, 6, seed=3), 2)._replace(prior=prior)
+    seen, lengths = mac.seen(batch), np.asarray(batch.filled).sum(1).astype(int)
+    nothing = jnp.zeros((*seen.own.shape[:-1], 0))
+    outputs, _ = jax.jit(lambda: mac.unroll_on(params["agent"], seen, nothing))()
+    carried = np.asarray(jax.jit(mac.carried)(params, batch))
+    hidden, step = mac.init_memory(params, 6, prior=prior).hidden, jax.jit(lambda x, h: params["agent"].step(x, h))
+    for t in range(lengths.max()):
+        now, hidden = step(seen.own[t], hidden)
+        np.testing.assert_allclose(now, outputs[t], rtol=1e-4, atol=1e-5)
+        over = lengths == t + 1
+        np.testing.assert_allclose(carried[over], np.asarray(hidden)[over], rtol=1e-4, atol=1e-5)
+    assert lengths.min() < lengths.max()
+
+
+def test_ppo_learns_from_the_memory_it_acted_with(foraging):
+    """Chunks, policy and critic start from what was carried over: before an update all probability ratios are 1."""
+    config = {"carry_memory": True, "agent_output_type": "pi_logits", "seq_len": 5, **NETWORK}
+    learner = PPOLearner(foraging.spec, BasicMAC(foraging.spec, config), config, focal=True)
+    state = jax.jit(learner.init)(jax.random.key(0))
+    prior = jax.random.normal(jax.random.key(1), (3, 2, learner.mac.prior_size))
+    batch = all_agents(play(foraging, 3, seed=3), 2)._replace(prior=prior)
+    rollout, metrics = jax.jit(learner.prepare)(state.params, state.target, batch, jnp.int32(0), jax.random.key(0))
+    for memory in rollout.memory:
+        np.testing.assert_array_equal(memory[0], prior)
+    chunks, starts = chop(5, 1, rollout.along, rollout.memory)
+    _, found = jax.jit(learner.chunk_loss)(state.params, chunks, starts, jnp.int32(0))
+    assert found["clipped"] == 0
+    values = state.params["critic"].unroll(chunks.inputs, starts.critic)[0][..., 0]
+    np.testing.assert_allclose((values * chunks.acted).sum() / chunks.acted.sum(), metrics["value_mean"], rtol=1e-4)
+
+
+def test_carry_memory_needs_partners(foraging):
+    with pytest.raises(UserError, match="--pool"):
+        QLearner(foraging.spec, BasicMAC(foraging.spec, {"carry_memory": True}), {})
+    with pytest.raises(UserError, match="oracle"):
+        BasicMAC(foraging.spec, {"carry_memory": True, "am_model": "oracle_am", "identities": 3})
 
 
 def test_a_test_plays_every_member_equally_often(two_step):

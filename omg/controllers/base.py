@@ -30,7 +30,9 @@ class Controller:
     needs: tuple[str, ...] = ()
     """Pre-trained artifacts that it is built with, by name: "vae", "goals"."""
     prior_size: int = 0
-    """Size of the vector that an agent model carries from one episode to the next; 0: nothing is carried."""
+    """Size of the vector that is carried from one episode to the next with the same partners; 0: nothing is."""
+    carried_size: int = 0
+    """The part of it that is the policy's recurrent state (`carry_memory`)."""
     given_identity: bool = False
     """That vector is the identity of the partners instead (the oracle)."""
 

@@ -39,6 +39,9 @@ class MACSettings:
     action_selector: str = setting("epsilon_greedy", "action selector: epsilon_greedy or multinomial")
     obs_last_action: bool = setting(True, "the agent's last action is part of its input")
     obs_agent_id: bool = setting(True, "the agent's seat is part of its input")
+    carry_memory: bool = setting(
+        False, "with frozen partners: an episode starts with the policy's memory of the last one with them (RL²)"
+    )
 
 
 class Memory(NamedTuple):
@@ -72,8 +75,11 @@ class BasicMAC(Controller):
         self.obs_is_state = self.am.obs_is_state
         check_model(self.am, self.own_size, spec.state_size if self.obs_is_state else spec.obs_size)
         self.needs = self.am.needs
-        self.prior_size = self.am.prior_size
+        self.carried_size = self._memory_size if self.settings.carry_memory else 0
+        self.prior_size = self.carried_size + self.am.prior_size
         self.given_identity = self.am.given_identity
+        if self.given_identity and self.carried_size:
+            raise UserError("the oracle knows its partners: leave carry_memory out.")
 
     @classmethod
     def create(cls, env: MultiAgentEnv, config: Mapping[str, Any], artifacts: Mapping[str, Any]) -> BasicMAC:
@@ -100,6 +106,11 @@ class BasicMAC(Controller):
         return self.spec.obs_size + last_action + (self.spec.n_agents if self.settings.obs_agent_id else 0)
 
     @property
+    def _memory_size(self) -> int:
+        network = jax.eval_shape(lambda key: self.new_network(1, key), jax.random.key(0))
+        return jax.eval_shape(lambda: network.init_hidden(1, 1)).shape[-1]
+
+    @property
     def input_size(self) -> int:
         return self.own_size + self.am.output_size
 
@@ -117,9 +128,10 @@ class BasicMAC(Controller):
         agents = seats or self.spec.n_agents
         if prior is None:
             prior = jnp.zeros((batch, agents, self.prior_size))
-        hidden, last_actions = params["agent"].init_hidden(batch, agents), jnp.full((batch, agents), -1, jnp.int32)
+        carried, prior = jnp.split(prior, [self.carried_size], -1)
+        hidden = carried if self.carried_size else params["agent"].init_hidden(batch, agents)
         model = self.am.init_memory(params, prior) if self.am.output_size else jnp.zeros((batch, agents, 0))
-        return Memory(hidden, last_actions, model)
+        return Memory(hidden, jnp.full((batch, agents), -1, jnp.int32), model)
 
     def select_actions(
         self,
@@ -192,22 +204,34 @@ class BasicMAC(Controller):
     def seen(self, batch: FocalBatch) -> Seen:
         """The inputs of the agent model along whole episodes."""
         own = self.build_inputs(batch.obs, batch.last_actions)
-        return Seen(time_first(own), time_first(batch.state if self.obs_is_state else batch.obs))
+        start = batch.prior[..., : self.carried_size] if self.carried_size else None
+        return Seen(time_first(own), time_first(batch.state if self.obs_is_state else batch.obs), start)
 
     def infer_all(self, params: Params, seen: Seen, batch: FocalBatch) -> Inferred:
-        prior = batch.prior if self.prior_size else jnp.zeros((*batch.prior.shape[:-1], 0))
+        prior = batch.prior[..., self.carried_size :] if self.am.prior_size else jnp.zeros((*batch.prior.shape[:-1], 0))
         return self.am.infer_all(params, seen, self.am.init_memory(params, prior))
 
-    def mean_embedding(self, params: Params, batch: FocalBatch) -> Float[Array, "batch seat embedding"]:
-        """The mean embedding of each episode: what `carry_over` hands to the next one with the same partners."""
-        inferred = self.infer_all(params, self.seen(batch), batch).embedding
-        mask = time_first(batch.mask)
-        return (inferred * mask[..., None]).sum(0) / jnp.maximum(mask.sum(0), 1)[..., None]
+    def carried(self, params: Params, batch: FocalBatch) -> Float[Array, "batch seat prior"]:
+        """What an episode hands to the next one with the same partners.
+
+        With `carry_memory` the policy's recurrent state after its last step, with `carry_over` the mean embedding.
+        """
+        seen, mask = self.seen(batch), time_first(batch.mask)
+        inferred = self.infer_all(params, seen, batch).embedding
+        parts = []
+        if self.carried_size:
+            hidden = self.unroll_on(params["agent"], seen, inferred).hidden
+            last = jnp.maximum(time_first(batch.filled).sum(0).astype(jnp.int32) - 1, 0)
+            parts.append(jnp.take_along_axis(hidden, last[None, ..., None], axis=0)[0])
+        if self.am.prior_size:
+            parts.append((inferred * mask[..., None]).sum(0) / jnp.maximum(mask.sum(0), 1)[..., None])
+        return jnp.concatenate(parts, -1)
 
     def unroll_on(self, network: Any, seen: Seen, embedding: Float[Array, "time batch agent embedding"]) -> Unrolled:
         """A network along whole episodes, conditioned on an embedding."""
         inputs = jnp.concatenate([seen.own, embedding], -1)
-        return Unrolled(*network.unroll(inputs, network.init_hidden(inputs.shape[1], inputs.shape[2])))
+        start = network.init_hidden(inputs.shape[1], inputs.shape[2]) if seen.start is None else seen.start
+        return Unrolled(*network.unroll(inputs, start))
 
     def unroll_both(
         self, online: Any, target: Any, seen: Seen, embedding: Array, target_embedding: Array | None = None
@@ -221,6 +245,8 @@ class BasicMAC(Controller):
         return Unrolled(*(x[0] for x in both)), Unrolled(*(x[1] for x in both))
 
 
-def before_each_step(hidden: Float[Array, "time *rows hidden"]) -> Float[Array, "time *rows hidden"]:
-    """From the recurrent state after every step to the state before it (zero before the first)."""
-    return jnp.concatenate([jnp.zeros_like(hidden[:1]), hidden[:-1]])
+def before_each_step(
+    hidden: Float[Array, "time *rows hidden"], start: Float[Array, "*rows hidden"] | None = None
+) -> Float[Array, "time *rows hidden"]:
+    """From the recurrent state after every step to the state before it (`start`, or zero, before the first)."""
+    return jnp.concatenate([jnp.zeros_like(hidden[:1]) if start is None else start[None], hidden[:-1]])

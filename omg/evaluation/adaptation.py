@@ -70,7 +70,7 @@ class Adaptation:
         self.mac = MultiModuleMAC(env.spec, focal, (0,), (Side(others, tuple(range(1, n)), types),))
         self.same_boards = same_boards
         self.carries = focal.prior_size > 0
-        """Whether an agent model carries its embedding over to the next episode (`carry_over`)."""
+        """Whether the agent carries something over to the next episode (`carry_over`, `carry_memory`)."""
         scheme, groups = make_scheme(env.spec)
         if env.n_goals:
             scheme["env_reached"] = Field((), "int16", "agents")
@@ -129,9 +129,9 @@ class Adaptation:
         return jax.lax.scan(episode, (prior, start_mood), jnp.arange(self.episodes))[1]
 
     def _carried(self, agent: Any, played: EpisodeBatch, prior: Array) -> Array:
-        """The mean embedding of every episode."""
+        """What every episode hands to the next one."""
         marked = played.with_fields(agent_idx=self.seats[:, None], prior=prior[:, None])
-        carried = self.focal.mean_embedding(agent, refine(marked, self.env.spec.n_agents))
+        carried = self.focal.carried(agent, refine(marked, self.env.spec.n_agents))
         return jnp.moveaxis(carried, 1, 0).reshape(prior.shape)
 
     def _measure(self, played: EpisodeBatch, stats: Any) -> dict[str, Array]:

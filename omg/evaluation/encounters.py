@@ -85,7 +85,7 @@ class Encounter:
             first = self.runner.play(team, now, jax.random.fold_in(key, 1), True).batch
             assert first is not None
             zeros = jnp.zeros((len(self.seats), self.mac.prior_size))
-            carried = self.focal.mean_embedding(agent, self._refined(first, zeros))
+            carried = self.focal.carried(agent, self._refined(first, zeros))
             prior = jnp.moveaxis(carried, 1, 0).reshape(len(self.seats), -1)
         batch, stats, *_ = self.runner.play(team, now, key, True, prior=prior)
         assert batch is not None
@@ -175,7 +175,7 @@ def chosen_ahead(
     """How many steps ahead the hindsight choice lies, by the policy's own values (or its critic's)."""
     am: Any = focal.am
     network = agent.get("critic", agent["agent"])
-    hidden = before_each_step(focal.unroll_on(network, seen, inferred).hidden)
+    hidden = before_each_step(focal.unroll_on(network, seen, inferred).hidden, seen.start)
     avail = None if "critic" in agent else time_first(batch.avail_actions)
     return choose(am.considered(of_states, Judge(network, hidden, avail), seen), am.exists(batch), am.settings, key)
 

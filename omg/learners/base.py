@@ -89,6 +89,8 @@ class Learner:
                 f"{type(self).__name__} and {type(mac).__name__} do not go together: the learner needs {wants}searches "
                 f"(mac=hop_mac), the controller makes {has}searches."
             )
+        if mac.carried_size and not focal:
+            raise UserError("carry_memory is for one agent with frozen partners: add --pool=… or leave it out.")
         if missing := [name for name in mac.needs if name not in self.artifacts]:
             raise UserError(f"{type(mac).__name__} needs pre-trained {missing[0]}: make it with omg pretrain.")
 

@@ -147,8 +147,11 @@ class PPOLearner(OnPolicyLearner):
         # A team's agents share the state; with frozen partners every seat has an episode of its own.
         seats, size = (None if self.focal else 1), (None if s.central_critic else 0)
         state = time_first(batch.state)[:, :, :seats, :size]
-        values, hidden = self.criticise(network, inputs, state, network.init_hidden(*inputs.shape[1:3]))
-        judge = Judge(network, before_each_step(hidden), None)
+        # The critic starts from the policy's memory, if that is carried over; a central one has a memory of other size.
+        start = None if s.central_critic else seen.start
+        zero = network.init_hidden(*inputs.shape[1:3])
+        values, hidden = self.criticise(network, inputs, state, zero if start is None else start)
+        judge = Judge(network, before_each_step(hidden, start), None)
         chosen = hindsight(self, judge, target, seen, batch, inferred, t_env, key)
         steps = td.steps_of(batch, s, self.spec.episode_limit, self.shared_reward)
         mean, deviation = target["returns"].scale()
@@ -172,7 +175,7 @@ class PPOLearner(OnPolicyLearner):
             acted=steps.acted,
             counted=steps.counted,
         )
-        memory = Memories(before_each_step(actor.hidden)[:-1], before_each_step(hidden)[:-1])
+        memory = Memories(before_each_step(actor.hidden, seen.start)[:-1], before_each_step(hidden, start)[:-1])
         return Rollout(along, memory, chosen, target), metrics
 
     def mixed_reward(self, reward: Float[Array, "time batch seat"]) -> Float[Array, "time batch seat"]:

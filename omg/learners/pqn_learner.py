@@ -58,7 +58,7 @@ class PQNLearner(MixingLearner, OnPolicyLearner):
         seen = self.mac.seen(batch)
         inferred = self.mac.infer_all(params, seen, batch)
         unrolled = self.mac.unroll_on(params["agent"], seen, inferred.embedding)
-        before = before_each_step(unrolled.hidden)
+        before = before_each_step(unrolled.hidden, seen.start)
         judge = Judge(params["agent"], before, time_first(batch.avail_actions))
         chosen = hindsight(self, judge, target, seen, batch, inferred, t_env, key)
         steps = td.steps_of(batch, s, self.spec.episode_limit, self.shared_reward)

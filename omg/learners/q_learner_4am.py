@@ -73,7 +73,7 @@ class QLearner4AM(Learner):
         if "vae" not in self.artifacts:
             return Conditioning(embedding)
         agent = jax.lax.stop_gradient(params["agent"])
-        hidden = before_each_step(self.mac.unroll_on(agent, seen, embedding).hidden)
+        hidden = before_each_step(self.mac.unroll_on(agent, seen, embedding).hidden, seen.start)
         judge = Judge(agent, hidden, time_first(batch.avail_actions))
         return self.mac.am.choose_subgoals(target["vae"], judge, seen, batch, inferred, t_env, key)  # type: ignore[attr-defined]
 

@@ -80,7 +80,7 @@ class TeamRunner:
         self.env, self.mac, self.scheme, self.groups, self.n_seeds = env, focal, scheme, groups, n_seeds
         self.opponents = opponents
         self.episodes = 2 if focal.prior_size and not focal.given_identity else 1
-        """Episodes of an encounter: with `carry_over` two in a row with the same opponents."""
+        """Episodes of an encounter: with `carry_over` or `carry_memory` two in a row with the same opponents."""
         self.own_partner = own_partner
         self.places = jnp.zeros((), jnp.int32) if n_seeds is None else jnp.arange(n_seeds)
         self.batch_size = n * envs * self.episodes
@@ -181,7 +181,7 @@ class TeamRunner:
 
     def _carried(self, params: Any, batch: EpisodeBatch) -> Float[Array, "env embedding"]:
         """What each episode hands to the next one with the same opponents, in the order of the environments."""
-        carried = self.mac.mean_embedding(params, refine(batch, self.env.spec.n_agents))
+        carried = self.mac.carried(params, refine(batch, self.env.spec.n_agents))
         return jnp.moveaxis(carried, 1, 0).reshape(-1, carried.shape[-1])
 
     def _seat_by_seat(self, first: Array, second: Array) -> Array:
@@ -215,7 +215,7 @@ class TeamRunner:
         return jnp.broadcast_to(jnp.repeat(jnp.arange(n), leading[-1] // n), leading)
 
     def _marked(self, batch: EpisodeBatch, prior: Array | None) -> EpisodeBatch:
-        """The episodes with the focal seat and, with `carry_over`, what the agent model started from."""
+        """The episodes with the focal seat and what the agent carried over from the episode before, if it does."""
         fields = {"agent_idx": self._seats().astype(jnp.int8)[..., None]}
         if self.mac.prior_size:
             zeros = jnp.zeros((*self.lineups[0].runner.leading, self.mac.prior_size))

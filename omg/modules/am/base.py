@@ -24,6 +24,8 @@ class Seen(NamedTuple):
 
     own: Float[Array, "*rows input"]
     s: Float[Array, "*rows s"]
+    start: Float[Array, "batch seat hidden"] | None = None
+    """Along whole episodes: the policy's recurrent state before the first step, if it is carried over."""
 
 
 class Inferred(NamedTuple):

@@ -110,13 +110,13 @@ class MeLIBA(AgentModel):
         there = time_first(batch.filled[..., None] * batch.others_alive)
         longest = jnp.maximum(batch.filled.sum(1).max(), 1).astype(jnp.int32)
         ahead = jax.random.randint(key, (), 0, longest)
-        at = jnp.arange(len(obs)) + ahead
-        inside = (at < len(obs)).astype(jnp.float32)[:, None, None, None]
-        then = jax.tree.map(lambda x: jnp.take(x, jnp.minimum(at, len(obs) - 1), axis=0), (obs, actions, there))
+        # Past the end: the last time step, at which no step was taken.
+        at = jnp.minimum(jnp.arange(len(obs)) + ahead, len(obs) - 1)
+        then = jax.tree.map(lambda x: jnp.take(x, at, axis=0), (obs, actions, there))
         seen_then = then[0].reshape(*then[0].shape[:-2], -1)
         logits = self._split(net.later(jnp.concatenate([m, seen_then], -1)))
         of_taken = pick(jax.nn.log_softmax(logits, -1), then[1])
-        return masked_mean(-of_taken, then[2] * inside * time_first(batch.mask)[..., None])
+        return masked_mean(-of_taken, then[2] * time_first(batch.mask)[..., None])
 
     def predicted_actions(self, params, inferred):
         permanent, temporal = inferred.rest
