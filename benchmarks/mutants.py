@@ -147,7 +147,21 @@ MUTANTS: list[Mutant] = [
     *_of(
         "controllers/basic_controller.py",
         f"{KNOWN}::test_the_recurrent_state_before_a_step_is_that_after_the_previous_one",
-        ("jnp.concatenate([jnp.zeros_like(hidden[:1]), hidden[:-1]])", "hidden"),
+        ("else start[None], hidden[:-1]]", "else start[None], hidden[1:]]"),
+    ),
+    *_of(
+        "controllers/basic_controller.py",
+        "test_with_partners.py::test_what_is_carried_is_the_memory_after_the_last_step_and_learning_starts_from_it[gru]",
+        (" if seen.start is None else seen.start", ""),
+        ("carried if self.carried_size else params", "params"),
+        ("sum(0).astype(jnp.int32) - 1, 0)", "sum(0).astype(jnp.int32) - 2, 0)"),
+    ),
+    *_of(
+        "learners/ppo_learner.py",
+        "test_with_partners.py::test_ppo_learns_from_the_memory_it_acted_with",
+        ("zero if start is None else start", "zero"),
+        ("before_each_step(actor.hidden, seen.start)", "before_each_step(actor.hidden)"),
+        ("before_each_step(hidden, start)[:-1]", "before_each_step(hidden)[:-1]"),
     ),
     *_of(
         "controllers/basic_controller.py",
