@@ -191,7 +191,7 @@ MUTANTS: list[Mutant] = [
         f"{KNOWN}::test_subgoals_are_judged_from_the_recurrent_state_before_each_step",
         ("embedding = jax.lax.stop_gradient(inferred.embedding)", "embedding = inferred.embedding"),
         (
-            "before_each_step(self.mac.unroll_on(agent, seen, embedding).hidden)",
+            "before_each_step(self.mac.unroll_on(agent, seen, embedding).hidden, seen.start)",
             "self.mac.unroll_on(agent, seen, embedding).hidden",
         ),
     ),
@@ -300,8 +300,8 @@ MUTANTS: list[Mutant] = [
         ("normalised(returns - values[:-1], steps.acted,", "normalised(returns, steps.acted,"),
         ("normalised(returns - values[:-1], steps.acted,", "normalised(returns - values[:-1], steps.filled,"),
         ("(0, 1) if self.per_seat else None", "None"),
-        ("before_each_step(actor.hidden)[:-1]", "actor.hidden[:-1]"),
-        ("before_each_step(hidden)[:-1])", "hidden[:-1])"),
+        ("before_each_step(actor.hidden, seen.start)[:-1]", "actor.hidden[:-1]"),
+        ("before_each_step(hidden, start)[:-1])", "hidden[:-1])"),
         ("s.gamma, s.gae_lambda)", "s.gamma, 1.0)"),
     ),
     *_of(
