@@ -24,6 +24,9 @@ from omg.modules.am.base_am import action_loss
 from omg.modules.vae import Gaussian, gaussian_of, kl, unit_gaussian
 from omg.utils.settings import fill, setting
 
+NARROW = 3.0
+"""Subtracted from the log variances."""
+
 
 @dataclass(frozen=True)
 class MeLIBASettings:
@@ -78,8 +81,8 @@ class MeLIBA(AgentModel):
         return Inferred(self._embedding(*beliefs), rest=beliefs)
 
     def _beliefs(self, net: MeLIBANetwork, hidden: Array) -> tuple[Gaussian, Gaussian]:
-        permanent = gaussian_of(net.permanent(hidden))
-        return permanent, gaussian_of(net.temporal(jnp.concatenate([hidden, permanent.mu], -1)))
+        permanent = narrow(gaussian_of(net.permanent(hidden)))
+        return permanent, narrow(gaussian_of(net.temporal(jnp.concatenate([hidden, permanent.mu], -1))))
 
     def _embedding(self, permanent: Gaussian, temporal: Gaussian) -> Array:
         """Means and standard deviations of both."""
@@ -126,6 +129,11 @@ class MeLIBA(AgentModel):
 
     def _split(self, flat: Float[Array, "*rows flat"]) -> Float[Array, "*rows other action"]:
         return flat.reshape(*flat.shape[:-1], self.spec.n_agents - 1, self.spec.n_actions)
+
+
+def narrow(belief: Gaussian) -> Gaussian:
+    """The same with a smaller variance at first: samples of untrained beliefs would be noise alone."""
+    return belief._replace(log_var=belief.log_var - NARROW)
 
 
 def before(belief: Gaussian) -> Gaussian:

@@ -34,7 +34,7 @@ class OMGPlusSettings(OMGSettings):
         "others", "OMG+: subgoals are observations of the others, one for each; or those of the focal agent (state)"
     )
     subgoal_form: Literal["state", "change"] = setting(
-        "state", "OMG+: a subgoal is the latent of a later observation, or its difference to the present one (change)"
+        "change", "OMG+: a subgoal is the change of the latent until a later observation, or that latent (state)"
     )
     subgoal_loss: Literal["likelihood", "kl"] = setting(
         "likelihood", "OMG+: the chosen subgoal's log-likelihood, or OMG's KL to its distribution"
