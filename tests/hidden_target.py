@@ -18,6 +18,7 @@ from omg.opponents import REGISTRY as scripted_REGISTRY
 from omg.utils.settings import fill_exactly
 
 STEPS, ACTIONS, PERIOD, PARTNERS, NOISE = 12, 4, 5, 16, 0.1
+HABIT_NAMES = tuple(f"habit_{k}" for k in range(PARTNERS))
 HABITS = np.random.default_rng(3).integers(ACTIONS, size=(PARTNERS, PERIOD))
 
 
@@ -60,4 +61,4 @@ def habit(k: int):
 
 
 env_REGISTRY["hidden_target"] = lambda env_args: HiddenTarget(fill_exactly(HiddenTargetSettings, env_args, "env_args"))
-scripted_REGISTRY["hidden_target"] = {f"habit_{k}": habit(k) for k in range(PARTNERS)}
+scripted_REGISTRY["hidden_target"] = {name: habit(k) for k, name in enumerate(HABIT_NAMES)}

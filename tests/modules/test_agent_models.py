@@ -64,11 +64,12 @@ def test_the_others_observations_and_actions_never_reach_acting(am_model, hunt):
         others_obs=batch.others_obs + 1, others_actions=1 - batch.others_actions, others_alive=~batch.others_alive
     )
     seen, other = mac.seen(batch), mac.seen(changed)
-    whole = mac.infer_all(params, seen, batch).embedding
-    np.testing.assert_array_equal(whole, mac.infer_all(params, other, changed).embedding)
+    infer_all, infer = jax.jit(mac.infer_all), jax.jit(am.infer)
+    whole = infer_all(params, seen, batch).embedding
+    np.testing.assert_array_equal(whole, infer_all(params, other, changed).embedding)
     memory = am.init_memory(params, batch.prior)
     for t in range(3):
-        embedding, memory = am.infer(params, Seen(seen.own[t], seen.s[t]), memory)
+        embedding, memory = infer(params, Seen(seen.own[t], seen.s[t]), memory)
         np.testing.assert_allclose(embedding, whole[t], rtol=1e-5, atol=1e-6, err_msg="step by step: the same")
 
 
@@ -99,12 +100,14 @@ def test_what_is_inferred_is_trained_by_the_others_actions(am_model, hunt):
 def hindsight(env, am, seen, batch, key=KEY, t_env=0):
     """The hindsight choice with a random network as the judge."""
     agent = RNNAgent(am.own_size + am.output_size, 5, 3, AgentSettings(4, init="pytorch"), jax.random.key(3))
-    hidden = jnp.zeros((*seen.own.shape[:3], 4))
-    judge = Judge(agent, hidden, time_first(batch.avail_actions))
-    embedding = jnp.full((*seen.own.shape[:3], am.output_size), -5.0)
-    goals, chosen, used = am.choose_subgoals(
-        vae_of(env), judge, seen, batch, Inferred(embedding, embedding), jnp.int32(t_env), key
-    )
+
+    @jax.jit
+    def choose(vae, agent, seen, batch, key):
+        judge = Judge(agent, jnp.zeros((*seen.own.shape[:3], 4)), time_first(batch.avail_actions))
+        embedding = jnp.full((*seen.own.shape[:3], am.output_size), -5.0)
+        return am.choose_subgoals(vae, judge, seen, batch, Inferred(embedding, embedding), jnp.int32(t_env), key)
+
+    goals, chosen, used = choose(vae_of(env), agent, seen, batch, key)
     return chosen, goals, used
 
 
@@ -164,7 +167,7 @@ def test_the_chosen_subgoals_likelihood_and_the_others_present(hunt):
     env, batch = hunt
     mac, am, params = model(env, am_model="omg_plus_am", am_loss_coef=0.5, present_coef=0.25)
     seen = mac.seen(batch)
-    inferred, chosen = mac.infer_all(params, seen, batch), hindsight(env, am, seen, batch)[0]
+    inferred, chosen = jax.jit(mac.infer_all)(params, seen, batch), hindsight(env, am, seen, batch)[0]
     loss, metrics = jax.jit(am.loss)(params, seen, batch, inferred, chosen, KEY)
     plain, counts = jax.device_get((batch, chosen.counts))
     mu, log_var, wanted = (
@@ -225,10 +228,11 @@ def test_a_change_is_valued_as_the_difference_to_the_present(network):
     inputs = jax.random.normal(KEY, (time, batch, n, own))
     latents = jax.random.normal(jax.random.key(1), (time, batch, n, latent))
     judge = Judge(agent, jnp.zeros((time, batch, n, 4)), jnp.ones((time, batch, n, actions), bool), latents)
-    values = candidate_values(judge, Seen(inputs, inputs), latents, horizon)
+    values = jax.jit(candidate_values, static_argnums=3)(judge, Seen(inputs, inputs), latents, horizon)
+    step = jax.jit(lambda x, h: agent.step(x, h))
     for t, j in ((0, 1), (1, 2), (2, 1)):
         change = latents[t + j] - latents[t]
-        q = agent.step(jnp.concatenate([inputs[t], change], -1), jnp.zeros((batch, n, 4)))[0]
+        q = step(jnp.concatenate([inputs[t], change], -1), jnp.zeros((batch, n, 4)))[0]
         np.testing.assert_allclose(values[j - 1, t], q.mean(-1), rtol=1e-4, atol=1e-6)
 
 
@@ -244,6 +248,7 @@ def test_the_target_network_sees_the_subgoals_of_a_frozen_agent_model(target_mod
     moved = state.params | {"omg_plus_am": jax.tree.map(lambda x: x + 0.1, state.params["omg_plus_am"])}
     seen = learner.mac.seen(batch)
 
+    @jax.jit
     def frozen(params):
         inferred = learner.mac.infer_all(params, seen, batch)
         condition = learner.condition(params, state.target, seen, batch, inferred, jnp.int32(0), KEY)
