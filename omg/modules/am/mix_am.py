@@ -104,7 +104,9 @@ class MixAM(AgentModel):
         return flat.reshape(*flat.shape[:-1], self.others, -1)
 
 
-def later(obs: Float[Array, "time *rows obs"], there: Float[Array, time * rows], ahead: int) -> tuple[Array, Array]:
+def later(
+    obs: Float[Array, "time batch *rows obs"], there: Float[Array, "time batch *rows"], ahead: int
+) -> tuple[Array, Array]:
     """The change of observations within so many steps, and where both ends exist."""
     ahead = min(ahead, len(obs) - 1)
     spare = ((0, ahead), *((0, 0),) * (there.ndim - 1))
