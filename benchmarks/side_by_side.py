@@ -32,7 +32,9 @@ class Job:
         self.started = time.monotonic()
         self.file = self.log.open("w")
         command = [sys.executable, "-m", "omg", *words]
-        self.process = subprocess.Popen(command, stdout=self.file, stderr=subprocess.STDOUT, start_new_session=True)
+        self.process = subprocess.Popen(
+            command, stdout=self.file, stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=heed_ctrl_c
+        )
         self.stopped = False
 
     def stop(self) -> None:
@@ -49,6 +51,11 @@ class Job:
             f"{self.name} {how} after {time.monotonic() - self.started:.0f} s: {lines[-1] if lines else ''}", flush=True
         )
         return status == 0 or self.stopped
+
+
+def heed_ctrl_c() -> None:
+    """A shell that starts this script in the background lets it, and its commands, ignore Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def run(commands: list[list[str]], jobs: int, seconds: float, logs: Path) -> bool:

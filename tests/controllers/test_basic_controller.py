@@ -40,12 +40,12 @@ def test_s_is_the_global_state_or_the_own_observation(obs_is_state):
 
 
 def test_the_mean_embedding_counts_the_steps_of_a_living_agent():
-    mac = BasicMAC(SPEC, {"am_model": "liam_am"})
+    mac = BasicMAC(SPEC, {"am_model": "omg_am", "carry_over": True})
     embedding = jnp.array([1.0, 3.0, 100.0])[:, None, None, None]
     mac.seen = lambda batch: None
     mac.infer_all = lambda params, seen, batch: SimpleNamespace(embedding=embedding)
     batch = SimpleNamespace(mask=jnp.array([1.0, 1.0, 0.0])[None, :, None])
-    np.testing.assert_array_equal(mac.mean_embedding({}, batch), [[[2.0]]])
+    np.testing.assert_array_equal(mac.carried({}, batch), [[[2.0]]])
 
 
 def test_acting_step_by_step_equals_the_unroll_of_the_episode(foraging):
