@@ -546,7 +546,7 @@ MUTANTS: list[Mutant] = [
     ),
     *_of(
         "modules/am/omg_plus_am.py",
-        f"{MODELS}::test_surprise_is_least_at_the_right_mean_and_spread",
+        f"{MODELS}::test_the_likelihood_is_greatest_at_the_right_mean_and_spread",
         ("0.5 * (believed.log_var +", "0.5 * ("),
         ("jnp.exp(-believed.log_var)", "jnp.exp(believed.log_var)"),
     ),
@@ -585,7 +585,7 @@ MUTANTS: list[Mutant] = [
     *_of(
         "modules/am/mix_am.py",
         f"{MODELS}::test_the_change_ahead_counts_only_where_both_ends_exist",
-        ("there[ahead:] * there[:-ahead]", "there[:-ahead]"),
+        ("shown[ahead:] * there[:-ahead]", "there[:-ahead]"),
     ),
     *_of(
         "modules/am/mix_am.py",

@@ -267,6 +267,10 @@ def build(
             )
     learner = make_learner(env, config, saved, stand_ins)
     mac: Any = learner.mac
+    if focal and mac.carried_size and len(seats.offsets) > 1:
+        raise UserError(
+            "carry_memory is for a single agent with frozen partners, not for a group that learns together."
+        )
     scheme, axes = make_scheme(env.spec)
     scheme |= mac.scheme
     if focal:

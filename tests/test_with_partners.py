@@ -284,6 +284,7 @@ def test_what_is_carried_is_the_memory_after_the_last_step_and_learning_starts_f
         over = lengths == t + 1
         np.testing.assert_allclose(carried[over], np.asarray(hidden)[over], rtol=1e-4, atol=1e-5)
     assert lengths.min() < lengths.max()
+    assert mac.seen(batch._replace(prior=jnp.zeros((6, 2, 0)))).start is None, "single episodes start from nothing"
 
 
 def test_ppo_learns_from_the_memory_it_acted_with(foraging):

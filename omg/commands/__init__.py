@@ -42,8 +42,7 @@ OF_A_MODEL = {
         "pool_rules", "pool_test_rules", "test_nepisode", "seed", "save_replay", "run_dir", "use_cuda",
     ),
     "probe": (
-        "checkpoint_path", "load_step", "pool", "pool_rules", "pool_test_rules", "test_nepisode", "seed", "run_dir",
-        "use_cuda",
+        "checkpoint_path", "load_step", "pool", "pool_rules", "pool_test_rules", "test_nepisode", "run_dir", "use_cuda",
     ),
     "crossplay": ("test_nepisode", "run_dir", "local_results_path", "use_cuda"),
 }  # fmt: skip

@@ -183,6 +183,8 @@ def read(name: str, budget: str, new_partners: bool = False) -> Task:
     for method, of_method in (content.get("methods") or {}).items():
         if not isinstance(of_method, dict) or "config" not in of_method:
             raise UserError(f"the method {method} of task {name} needs a config, as in {{config: ppo_liam}}.")
+        if method in BOUNDS:
+            raise UserError(f"{method} in task {name} is a bound: give the method another name.")
         check_name(str(method), "method")
     budgets = content.get("budgets") or {}
     if budget not in budgets:

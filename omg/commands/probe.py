@@ -32,7 +32,7 @@ SUMMARY = """\
 Plays a saved agent with the unseen members of a pool and fits linear probes to what it sees (its input, its last
 inputs), to its policy's memory and to its agent model's embedding: how often can one read from them who the partner is,
 what the others do next, and which goal they reach next (in environments that define goals)? Then plays the same boards
-with embeddings of other episodes: what the return loses is what the embedding is worth to the policy. Writes probe.json
+with embeddings of other episodes: what the return loses shows how much the policy relies on them. Writes probe.json
 and probe.png."""
 EXAMPLES = [
     "omg probe --checkpoint_path=results/mine --pool=rules",
@@ -56,6 +56,8 @@ def main(command: Command) -> int:
     ids = pool.ids(SPLITS_OF["unseen"])
     if len(ids) < 2:
         raise UserError(f"probe needs two unseen partners or more; the pool in {pool.folder} has {len(ids)}.")
+    if int(config["test_nepisode"]) < 2 * env.spec.n_agents:
+        raise UserError(f"probe needs two episodes in every seat: --test_nepisode={2 * env.spec.n_agents} or more.")
     folder = check_writable(model_folder(config, found, "probe"))
     group = merged(env.spec, pool.groups(env.spec, ids))
     readings, returns = probe(env, player, group, int(config["test_nepisode"]))

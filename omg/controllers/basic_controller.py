@@ -204,7 +204,8 @@ class BasicMAC(Controller):
     def seen(self, batch: FocalBatch) -> Seen:
         """The inputs of the agent model along whole episodes."""
         own = self.build_inputs(batch.obs, batch.last_actions)
-        start = batch.prior[..., : self.carried_size] if self.carried_size else None
+        # A replay plays single episodes: nothing is carried over, and the prior is empty.
+        start = batch.prior[..., : self.carried_size] if self.carried_size and batch.prior.shape[-1] else None
         return Seen(time_first(own), time_first(batch.state if self.obs_is_state else batch.obs), start)
 
     def infer_all(self, params: Params, seen: Seen, batch: FocalBatch) -> Inferred:

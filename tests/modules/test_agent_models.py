@@ -14,9 +14,9 @@ from omg.modules.agents.mix_rnn_agent import PARTS, MixAgentSettings, MixRNNAgen
 from omg.modules.agents.rnn_agent import RNNAgent
 from omg.modules.am import REGISTRY, Inferred, Judge, Seen
 from omg.modules.am.meliba_am import before
-from omg.modules.am.mix_am import RIVALS, later, returns_of, told_apart
+from omg.modules.am.mix_am import RIVALS, info_nce, later, returns_of
 from omg.modules.am.omg_am import candidate_values, choose
-from omg.modules.am.omg_plus_am import SPREAD, ChosenOfOthers, standardised, surprise
+from omg.modules.am.omg_plus_am import SPREAD, ChosenOfOthers, negative_log_likelihood, standardised
 from omg.modules.vae import VAE, Gaussian, kl, unit_gaussian
 from omg.utils.settings import UserError
 from tests.conftest import play
@@ -210,11 +210,13 @@ def test_standardised_latents_ignore_what_does_not_count():
     np.testing.assert_allclose(scaled.log_var[0, 0, 0, 0], -np.log([1 + SPREAD, SPREAD]), rtol=1e-5)
 
 
-def test_surprise_is_least_at_the_right_mean_and_spread():
+def test_the_likelihood_is_greatest_at_the_right_mean_and_spread():
     points = jnp.array([-2.0, 2.0])[:, None]
 
     def mean(mu, variance):
-        return float(surprise(Gaussian(jnp.full((2, 1), mu), jnp.full((2, 1), jnp.log(variance))), points).mean())
+        return float(
+            negative_log_likelihood(Gaussian(jnp.full((2, 1), mu), jnp.full((2, 1), jnp.log(variance))), points).mean()
+        )
 
     best = mean(0.0, 4.0)
     assert best < min(mean(0.5, 4.0), mean(0.0, 3.0), mean(0.0, 5.0))
@@ -328,10 +330,12 @@ def test_the_prior_of_a_belief_is_the_belief_before():
 
 
 def test_the_change_ahead_counts_only_where_both_ends_exist():
-    obs = jnp.array([0.0, 1.0, 3.0, 6.0])[:, None, None]
-    change, there = later(obs, jnp.array([1.0, 1.0, 1.0, 0.0])[:, None], 2)
-    np.testing.assert_array_equal(change[:, 0, 0], [3, 5, 0, 0])
-    np.testing.assert_array_equal(there[:, 0], [1, 0, 0, 0])
+    obs = jnp.array([0.0, 1.0, 3.0, 6.0])[:, None, None, None]
+    there = jnp.array([1.0, 1.0, 0.0, 0.0])[:, None, None]
+    shown = jnp.array([1.0, 1.0, 1.0, 0.0])[:, None, None]
+    change, both = later(obs, there, shown, 2)
+    np.testing.assert_array_equal(change[:, 0, 0, 0], [3, 5, 0, 0])
+    np.testing.assert_array_equal(both[:, 0, 0], [1, 0, 0, 0])
 
 
 def test_returns_are_sums_of_later_rewards_of_mean_zero(hunt):
@@ -354,7 +358,7 @@ def test_the_contrastive_loss_is_a_cross_entropy_among_episodes():
         of = [r for r in range(RIVALS) if mask[t, r, 0]]
         scores = np.asarray(z[t, of, 0] @ keys[t, of, 0].T) / np.sqrt(3)
         expected += list(-np.diag(scores - np.log(np.exp(scores).sum(1, keepdims=True))))
-    np.testing.assert_allclose(told_apart(z, keys, mask), np.mean(expected), rtol=1e-5)
+    np.testing.assert_allclose(info_nce(z, keys, mask), np.mean(expected), rtol=1e-5)
 
 
 def test_the_mixture_is_a_weighted_sum_that_the_policys_loss_trains():
@@ -384,3 +388,9 @@ def test_the_choice_is_the_best_candidate_of_the_judge(hunt):
     ahead = choose(am.considered(of_states, judge, seen), am.exists(batch), am.settings, KEY)
     there = np.asarray(am.exists(batch).any(0))
     np.testing.assert_array_equal(chosen.ahead[:-1][there], ahead[there])
+
+
+def test_omg_plus_refuses_what_it_would_ignore(hunt):
+    for config in ({"obs_is_state": True}, {"carry_over": True}):
+        with pytest.raises(UserError, match=next(iter(config))):
+            model(hunt[0], am_model="omg_plus_am", **config)

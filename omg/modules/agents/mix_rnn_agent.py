@@ -42,7 +42,7 @@ class MixRNNAgent(RNNAgent):
         self.size = settings.mix_embed_dim
         k_agent, k_gate = jax.random.split(key)
         super().__init__(input_size - (PARTS - 1) * self.size, n_actions, n_agents, settings, k_agent)
-        self.gate = Linear(input_size, PARTS, k_gate, settings.output_gain)
+        self.gate = Linear(input_size, PARTS, k_gate, settings.output_gain if settings.init == "orthogonal" else None)
 
     def mixed(self, inputs: Float[Array, "*rows input"]) -> Float[Array, "*rows mixed"]:
         """The own input and the weighted sum."""

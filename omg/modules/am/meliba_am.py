@@ -2,7 +2,7 @@
 
 The permanent latent is the same for a whole episode: the belief about it after step t has that after step t-1 as its
 prior. The temporal latent is inferred anew at every step. Both together must predict the others' next actions; the
-permanent one alone must predict what the others do in the situations that they meet later.
+permanent one alone must predict what the others do in what they see later.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class MeLIBA(AgentModel):
     def _later_loss(self, net: MeLIBANetwork, m: Array, batch: FocalBatch, key: Array) -> Float[Array, ""]:
         """Cross-entropy of the others' actions some steps later in what they see then.
 
-        The distance is drawn once per update, uniformly among those of the longest episode.
+        The distance is sampled once per update, uniformly among those of the longest episode.
         """
         obs, actions = time_first(batch.others_obs), time_first(batch.others_actions)
         there = time_first(batch.filled[..., None] * batch.others_alive)

@@ -24,7 +24,7 @@ from omg.modules.am.base_am import action_loss
 from omg.utils.settings import fill, setting
 
 RIVALS = 64
-"""Episodes among which a return must be told apart."""
+"""Episodes among which the one with a given return is to be found."""
 
 
 @dataclass(frozen=True)
@@ -88,9 +88,11 @@ class MixAM(AgentModel):
         there = time_first(batch.filled[..., None] * batch.others_alive)
         act_loss, accuracy = action_loss(self._split(net.actions(z_actions)), batch)
         obs_loss = masked_mean(((self._split(net.obs(z_obs)) - others_obs) ** 2).mean(-1), there)
-        change, still = later(others_obs, there, self.settings.mix_ahead)
+        filled = time_first(batch.filled)
+        shown = jnp.concatenate([jnp.ones_like(filled[:1]), filled[:-1]])[..., None] * time_first(batch.others_alive)
+        change, still = later(others_obs, there, shown, self.settings.mix_ahead)
         future_loss = masked_mean(((self._split(net.future(z_future)) - change) ** 2).mean(-1), still)
-        return_loss = told_apart(z_return, net.returns(returns_of(batch)[..., None]), time_first(batch.mask))
+        return_loss = info_nce(z_return, net.returns(returns_of(batch)[..., None]), time_first(batch.mask))
         loss = act_loss + obs_loss + future_loss + return_loss
         metrics = {"am_loss": loss, "action_accuracy": accuracy, "am_obs_loss": obs_loss}
         metrics |= {"future_loss": future_loss, "return_loss": return_loss}
@@ -105,12 +107,15 @@ class MixAM(AgentModel):
 
 
 def later(
-    obs: Float[Array, "time batch *rows obs"], there: Float[Array, "time batch *rows"], ahead: int
+    obs: Float[Array, "time batch *rows obs"],
+    there: Float[Array, "time batch *rows"],
+    shown: Float[Array, "time batch *rows"],
+    ahead: int,
 ) -> tuple[Array, Array]:
-    """The change of observations within so many steps, and where both ends exist."""
+    """The change of observations within so many steps, from where a step was taken to where something is shown."""
     ahead = min(ahead, len(obs) - 1)
     spare = ((0, ahead), *((0, 0),) * (there.ndim - 1))
-    return jnp.pad(obs[ahead:] - obs[:-ahead], (*spare, (0, 0))), jnp.pad(there[ahead:] * there[:-ahead], spare)
+    return jnp.pad(obs[ahead:] - obs[:-ahead], (*spare, (0, 0))), jnp.pad(shown[ahead:] * there[:-ahead], spare)
 
 
 def returns_of(batch: FocalBatch) -> Float[Array, "time batch seat"]:
@@ -121,7 +126,7 @@ def returns_of(batch: FocalBatch) -> Float[Array, "time batch seat"]:
     return (to_go - mean) / jnp.sqrt(masked_mean((to_go - mean) ** 2, filled) + 1e-4)
 
 
-def told_apart(
+def info_nce(
     z: Float[Array, "time batch seat embed"], keys: Float[Array, "time batch seat embed"], mask: Array
 ) -> Float[Array, ""]:
     """InfoNCE: at every time step, which of up to `RIVALS` episodes has the return that belongs to z."""

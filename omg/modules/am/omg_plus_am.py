@@ -1,7 +1,7 @@
-"""OMG+: subgoals of the other agents alone, one for each of them; every difference to OMG is a setting.
+"""OMG+: one subgoal for each other agent; what differs from OMG can be switched off setting by setting.
 
-The subgoal of another agent is a point in the latent space of a VAE of observations: that of its own observation some
-steps ahead. Training reads the others' observations and actions; inference sees the focal agent's history only.
+The subgoal of another agent is how the latent of its own observation (which may show the whole board) changes within
+some steps. Training reads the others' observations and actions; inference sees the focal agent's history only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from omg.modules.am.base import Inferred, Judge, Seen
 from omg.modules.am.base_am import action_loss
 from omg.modules.am.omg_am import OMGAM, OMGSettings
 from omg.modules.vae import VAE, Gaussian, gaussian_of, kl
-from omg.utils.settings import fill, setting
+from omg.utils.settings import UserError, fill, setting
 
 SPREAD = 0.05
 """Added to the variance of a latent before it is scaled: latents that the VAE does not use stay small."""
@@ -86,6 +86,14 @@ class OMGPlusAM(OMGAM):
     def __init__(self, spec: Spec, own_size: int, config: Mapping[str, Any]):
         super().__init__(spec, own_size, config)
         self.settings = fill(OMGPlusSettings, config)
+        if self.settings.obs_is_state and self.settings.subgoal_of == "others":
+            raise UserError(
+                "OMG+ with subgoal_of=others encodes observations: set obs_is_state=false or subgoal_of=state."
+            )
+        if self.settings.carry_over:
+            raise UserError(
+                "OMG+ carries no embedding over: leave carry_over out, or carry the policy's (carry_memory)."
+            )
         self.others = spec.n_agents - 1
         self.modelled = self.others if self.settings.subgoal_of == "others" else 1
         self.output_size = self.modelled * self.settings.vae_latent_dim
@@ -185,7 +193,7 @@ class OMGPlusAM(OMGAM):
         if s.subgoal_loss == "kl":
             goal_loss = masked_mean(kl(of_each, target), mask)
         else:
-            goal_loss = masked_mean(surprise(of_each, target.mu), mask)
+            goal_loss = masked_mean(negative_log_likelihood(of_each, target.mu), mask)
         distance = jnp.sqrt(((of_each.mu - target.mu) ** 2).sum(-1) + 1e-12)
         metrics = {
             "subgoal_loss": goal_loss,
@@ -225,6 +233,6 @@ def standardised(of_agents: Gaussian, counted: Float[Array, "time batch seat oth
     return Gaussian((of_agents.mu - mean) / jnp.sqrt(variance), of_agents.log_var - jnp.log(variance))
 
 
-def surprise(believed: Gaussian, point: Float[Array, "*rows latent"]) -> Float[Array, "*rows"]:
+def negative_log_likelihood(believed: Gaussian, point: Float[Array, "*rows latent"]) -> Float[Array, "*rows"]:
     """-log N(point; μ, σ²) without its constant, as a mean over latents."""
     return 0.5 * (believed.log_var + (point - believed.mu) ** 2 * jnp.exp(-believed.log_var)).mean(-1)
