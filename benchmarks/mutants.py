@@ -67,8 +67,8 @@ MUTANTS: list[Mutant] = [
         ("ended=over if shared_reward else jnp.maximum(over, ~alive[1:])", "ended=jnp.maximum(over, ~alive[:-1])"),
         ("counted=filled if shared_reward else acted", "counted=filled"),
         ("counted=filled if shared_reward else acted", "counted=acted"),
-        ("steps.over[..., 0], steps.filled[..., 0])", "steps.ended[..., 0], steps.filled[..., 0])"),
-        ("steps.over[..., 0], steps.filled[..., 0])", "steps.over[..., 0], steps.acted[..., 0])"),
+        ("steps.over[..., ::size], steps.filled", "steps.ended[..., ::size], steps.filled"),
+        ("steps.over[..., ::size], steps.filled", "steps.over[..., ::size], steps.acted"),
     ),
     *_of(
         "learners/td.py",
@@ -131,13 +131,50 @@ MUTANTS: list[Mutant] = [
         "components/episode_buffer.py",
         f"{KNOWN}::test_the_focal_agent_sits_in_every_seat_and_the_others_follow_it",
         (
-            "(focal[:, None] + jnp.arange(1, n_agents)) % n_agents",
-            "(focal[:, None] - jnp.arange(1, n_agents)) % n_agents",
+            "(focal[..., None] + np.arange(1, n_agents)) % n_agents",
+            "(focal[..., None] - np.arange(1, n_agents)) % n_agents",
         ),
         (
             "(np.arange(n_agents)[:, None] + np.arange(1, n_agents)) % n_agents",
             "(np.arange(n_agents)[:, None] + np.arange(n_agents - 1)) % n_agents",
         ),
+    ),
+    # --- groups that learn together
+    *_of(
+        "components/episode_buffer.py",
+        "components/test_episode_buffer.py::test_every_agent_of_a_group_that_learns_together_has_a_column_of_its_own",
+        (
+            'batch["agent_idx"].astype(jnp.int32) + np.array(group)',
+            'batch["agent_idx"].astype(jnp.int32) - np.array(group)',
+        ),
+        ("columns(chosen(x, focal % n_agents))", "columns(chosen(x, (focal + 1) % n_agents))"),
+    ),
+    *_of(
+        "learners/q_learner_4am.py",
+        f"{KNOWN}::test_a_group_with_frozen_partners_learns_the_mixed_value_of_its_own_agents",
+        (
+            'target["mixer"](td.by_group(q_next, self.mixed), state[1:])',
+            'target["mixer"](td.by_group(q_next, self.mixed), state[:-1])',
+        ),
+        ('q_taken = params["mixer"](td.by_group', 'q_taken = target["mixer"](td.by_group'),
+        ("td.q_targets(valued, q_next", "td.q_targets(steps, q_next"),
+    ),
+    *_of(
+        "controllers/basic_controller.py",
+        "test_with_partners.py::test_a_group_learns_together_among_frozen_partners",
+        ("(np.arange(n)[:, None] + np.array(self.group)) % n", "(np.arange(n)[:, None] - np.array(self.group)) % n"),
+    ),
+    # --- environments in Python
+    *_of(
+        "runners/host_runner.py",
+        "runners/test_host_runners.py::test_one_agent_among_partners_plays_the_same_episodes_in_python",
+        ("jax.random.split(jax.random.fold_in(key, count))[0]", "jax.random.fold_in(key, count)"),
+        ("turn = list(range(first, min(first + len(self.envs), n)))", "turn = list(range(len(self.envs)))"),
+    ),
+    *_of(
+        "controllers/om_controller.py",
+        "runners/test_host_runners.py::test_an_episode_that_starts_again_starts_with_an_empty_memory",
+        ("restarted(again.reshape(n, side.blocks, -1)", "restarted(~again.reshape(n, side.blocks, -1)"),
     ),
     *_of(
         "components/episode_buffer.py",
@@ -173,9 +210,9 @@ MUTANTS: list[Mutant] = [
         "learners/q_learner.py",
         f"{KNOWN}::test_the_mixer_mixes_the_values_of_the_actions_taken_and_of_the_best_next_actions",
         ("unroll_with_target(params, target, batch)", "unroll_with_target(params, params, batch)"),
-        ('params["mixer"](q_taken, state[:-1])', 'params["mixer"](q_taken, state[1:])'),
-        ('target["mixer"](q_next, state[1:])', 'target["mixer"](q_next, state[:-1])'),
-        ('target["mixer"](q_next, state[1:])', 'params["mixer"](q_next, state[1:])'),
+        ('params["mixer"](q_taken[:, :, None], state[:-1])', 'params["mixer"](q_taken[:, :, None], state[1:])'),
+        ('target["mixer"](q_next[:, :, None], state[1:])', 'target["mixer"](q_next[:, :, None], state[:-1])'),
+        ('target["mixer"](q_next[:, :, None], state[1:])', 'params["mixer"](q_next[:, :, None], state[1:])'),
         ("next_value(q[1:], q_target[1:], steps", "next_value(q[:-1], q_target[1:], steps"),
         ("next_value(q[1:], q_target[1:], steps", "next_value(q[1:], q_target[:-1], steps"),
     ),
@@ -558,7 +595,7 @@ MUTANTS: list[Mutant] = [
     *_of(
         "learners/q_learner_4am.py",
         f"{MODELS}::test_the_target_network_sees_the_subgoals_of_a_frozen_agent_model",
-        ('if name != "agent"} if self.mac.am.in_target else {}', 'if name != "agent"}'),
+        ('in ("agent", "mixer") or self.mac.am.in_target]', 'in ("agent", "mixer") or True]'),
         ("inferred = self.mac.infer_all(target, seen, batch).embedding", "inferred = condition.embedding"),
     ),
     *_of(

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from omg import artifacts
 from omg import config as configuration
 from omg.components.action_selectors import REGISTRY as selector_REGISTRY
-from omg.components.episode_buffer import ReplayBuffer, make_scheme
+from omg.components.episode_buffer import Groups, ReplayBuffer, Scheme, make_scheme
 from omg.controllers import REGISTRY as mac_REGISTRY
 from omg.controllers import WITH_PARTNERS, Controller
 from omg.envs import REGISTRY as env_REGISTRY
@@ -142,8 +142,13 @@ def _with_partners(config: Config) -> tuple[Config, list[str]]:
     learner = choose(le_REGISTRY, config.get("learner", "q_learner"), "learner")
     team = config.get("train_alg") or name
     among = "Independent learners can: iql, d3qn, ppo, mappo, pqn, hop, and those with an agent model (iql_am, …)."
-    if config.get("mixer") or not (learner.can_be_focal or learner.with_partners):
+    if not (learner.can_be_focal or learner.with_partners):
         raise UserError(f"{team} learns for a whole team, not for one agent with frozen partners. {among}")
+    if config.get("mixer") and not config.get("multi_algs"):
+        raise UserError(
+            f"{name} mixes the values of several agents: seat a group that learns together, as in --config=1any2{name} "
+            f"--multi_algs (for three agents), or train one agent. {among}"
+        )
     changed = {"mac": WITH_PARTNERS.get(str(mac), str(mac))}
     notices = []
     if learner.with_partners:
@@ -211,8 +216,12 @@ def make_learner(
     config: Mapping[str, Any],
     saved: checkpoints.Checkpoint | None = None,
     stand_ins: StandIns | None = None,
+    group: tuple[int, ...] = (0,),
 ) -> Learner:
-    """Controller and learner of an experiment, with the pre-trained networks they need."""
+    """Controller and learner of an experiment, with the pre-trained networks they need.
+
+    `group` are the agents that learn together with frozen partners.
+    """
     run = fill(RunSettings, config)
     make_mac, make = choose(mac_REGISTRY, run.mac, "mac"), choose(le_REGISTRY, run.learner, "learner")
     focal = run.mac in WITH_PARTNERS.values()
@@ -229,6 +238,12 @@ def make_learner(
         for name in needs
     }
     mac = make_mac.create(env, config, found)
+    if mac.own_networks and len(group) > 1:
+        if config.get("mixer"):
+            raise UserError("a group that learns together shares one network: set policy_model=rnn.")
+        # One network for each seat learns in its seat: from the focal agent's steps, which sits in all of them.
+        group = (0,)
+    mac.group = group
     return make(env.spec, mac, config, focal, found)
 
 
@@ -246,10 +261,6 @@ def build(
     env = make_env(config)
     if isinstance(env, HostEnv) and not host:
         raise UserError(f"{run.env} runs outside the compiled program: set --runner=episode or --runner=parallel.")
-    if focal and host:
-        raise UserError(
-            f"one agent with frozen partners needs a compiled environment: runner must be vector, not {run.runner}."
-        )
     if host and run.seeds > 1:
         raise UserError(f"runner: {run.runner} trains one seed at a time: set --seeds=1.")
     if focal:
@@ -265,7 +276,7 @@ def build(
                 f"one_partner_each trains one seed for every partner: there are {partners[0]}, not {run.seeds}. Leave "
                 "seeds out."
             )
-    learner = make_learner(env, config, saved, stand_ins)
+    learner = make_learner(env, config, saved, stand_ins, seats.offsets if focal else (0,))
     mac: Any = learner.mac
     if focal and mac.carried_size and len(seats.offsets) > 1:
         raise UserError(
@@ -273,18 +284,17 @@ def build(
         )
     scheme, axes = make_scheme(env.spec)
     scheme |= mac.scheme
-    if focal:
-        run = replace(run, t_max=run.t_max * env.spec.n_agents)
-        runner: Any = TeamRunner(
-            env, mac, *seats, scheme, axes, settings.batch_size_run, run.n_seeds, seating.opponents_per_collection,
-            seating.one_partner_each,
-        )  # fmt: skip
-        scheme = scheme | focal_scheme(mac)
-    elif host:
-        recipe = Recipe(run.env, dict(run.env_args), run.seed, loaded(), trust.allowed())
-        runner = make_runner(env, mac, scheme, axes, settings.batch_size_run, recipe, run.worker_timeout)
+    if host:
+        runner: Any = open_host(env, mac, config, scheme, axes)
     else:
         runner = make_runner(env, mac, scheme, axes, settings.batch_size_run, run.n_seeds)
+    if focal:
+        run = replace(run, t_max=run.t_max * env.spec.n_agents)
+        runner = TeamRunner(
+            env, mac, *seats, scheme, axes, settings.batch_size_run, run.n_seeds, seating.opponents_per_collection,
+            seating.one_partner_each, runner if host else None,
+        )  # fmt: skip
+        scheme = scheme | focal_scheme(mac)
     replay = None if learner.on_policy else fill(ReplaySettings, config)
     stored = max(replay.buffer_size // runner.batch_size, 1) if replay else 1
     buffer = ReplayBuffer(scheme, axes, stored * runner.batch_size, env.spec.episode_limit + 1)
@@ -298,6 +308,16 @@ def build(
             f"{buffer.buffer_size}. Try --buffer_size={-(-loop.sampled // loop.collected) * loop.collected} or more."
         )
     return Experiment(dict(config), run, env, mac, learner, loop)
+
+
+def open_host(
+    env: MultiAgentEnv, mac: Controller, config: Mapping[str, Any], scheme: Scheme, axes: Groups
+) -> HostRunner:
+    """The runner of environments in Python, with its environments."""
+    run, envs = fill(RunSettings, config), fill(LoopSettings, config).batch_size_run
+    make: Any = choose(r_REGISTRY, run.runner, "runner")
+    recipe = Recipe(run.env, dict(run.env_args), run.seed, loaded(), trust.allowed())
+    return make(env, mac, scheme, axes, envs, recipe, run.worker_timeout)
 
 
 def _within_limit(buffer: ReplayBuffer, gib: float, collected: int) -> ReplayBuffer:

@@ -72,6 +72,50 @@ def test_the_focal_agent_learns_and_the_opponents_parameters_stay_identical(conf
             np.testing.assert_array_equal(a, b)
 
 
+@pytest.fixture(scope="module")
+def three_foragers():
+    return make("foraging", players=3, grid_size=5, food=1, episode_limit=12)
+
+
+GROUP = BOARD | {"env_args__players": 3, "multi_algs": True}
+
+
+@pytest.mark.parametrize("config", ["qmix", "iql_am", "pqn_vdn", "ppo"])
+def test_a_group_learns_together_among_frozen_partners(config, three_foragers):
+    """Two of three seats: every episode has two columns, and a mixer mixes two values."""
+    small = SMALL | SMALL_MODEL.get(config, {}) | ({} if config.startswith("p") else REPLAY)
+    partners = StandIns([untrained(three_foragers.spec, NETWORK, 2)[0]], {})
+    experiment = build(configuration(f"1any2{config}", "foraging", **small, **GROUP), partners)
+    assert experiment.mac.group == (0, 1)
+    before = jax.device_get(experiment.loop.init().learner.params)
+    state, totals = experiment.loop.run(experiment.loop.init(), 0, 3)
+    assert int(totals.updates) > 0
+    assert all(np.isfinite(value) for value in jax.tree.leaves(totals.metrics))
+    for name, network in state.learner.params.items():
+        leaves = zip(jax.tree.leaves(before[name]), jax.tree.leaves(network), strict=True)
+        assert not jax.tree.leaves(network) or any((a != b).any() for a, b in leaves), name
+    assert ("mixer" in state.learner.params) == (config in ("qmix", "pqn_vdn"))
+    if config == "qmix":
+        assert state.learner.params["mixer"].n_agents == 2
+        assert "mixer" in state.learner.target
+        assert "mixer" not in experiment.learner.acting(state.learner)
+    batch, _ = experiment.loop.runner.run(
+        experiment.learner.acting(state.learner), jnp.int32(0), jax.random.key(0), True
+    )
+    seen = experiment.mac.seen(refine(batch, 3, (0, 1)))
+    assert seen.own[0, 0, :, -3:].argmax(-1).tolist() == [0, 1, 1, 2, 2, 0], "every column has the id of its seat"
+
+
+def test_one_network_per_seat_learns_in_the_focal_agents_seat_only(three_foragers):
+    partners = StandIns([untrained(three_foragers.spec, NETWORK, 2)[0]], {})
+    own = {"policy_model": "idv_rnn", **SMALL, **REPLAY, **GROUP}
+    assert build(configuration("1any2iql", "foraging", **own), partners).mac.group == (0,)
+    with pytest.raises(UserError, match="shares one network"):
+        build(configuration("1any2vdn", "foraging", **own), partners)
+    with pytest.raises(UserError, match="not for a group that learns together"):
+        build(configuration("1any2ppo", "foraging", carry_memory=True, **SMALL, **GROUP), partners)
+
+
 def team_runner(env, policy_groups, envs, **config):
     focal = BasicMAC(env.spec, NETWORK | config)
     opponents = (Opponents(tuple(range(1, env.spec.n_agents)), tuple(policy_groups)),)

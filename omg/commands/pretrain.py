@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,25 +12,26 @@ import jax.numpy as jnp
 import numpy as np
 
 from omg.artifacts import build_goals, build_vae, card_of, home, open_pool
-from omg.build import make_env
+from omg.build import make_env, open_host
 from omg.commands.common import configure, result_folder, stamped
 from omg.components.episode_buffer import make_scheme
 from omg.config import Command
 from omg.controllers.scripted_controller import ScriptedMAC
 from omg.envs import MultiAgentEnv
+from omg.envs.host import HostEnv
 from omg.evaluation.figures import goal_figure, vae_figures
-from omg.learners import goal_learning
-from omg.learners.am_learner import AMLearner, VAESettings
+from omg.learners import AM_REGISTRY, goal_learning
+from omg.learners.am_learner import VAESettings
 from omg.modules.am.omg_am import OMGSettings
 from omg.modules.goal_sets import GoalSettings, GoalSpace
 from omg.opponents import random_action
 from omg.opponents.pool import PoolSettings
 from omg.opponents.seating import SeatingSettings
-from omg.runners import PolicyGroup, VectorRunner
+from omg.runners import HostRunner, PolicyGroup, VectorRunner
 from omg.utils import checkpoints
 from omg.utils.files import write_json
 from omg.utils.logging import ProgressReport, say, show
-from omg.utils.settings import UserError, fill
+from omg.utils.settings import UserError, choose, fill
 
 SUMMARY = """\
 Plays episodes of a pool's training members and trains a VAE on them: OMG's VAE of states (--config=iql_omg), or the
@@ -57,7 +59,9 @@ def pretrain_vae(config: dict[str, Any]) -> Path:
     pool = open_pool(config)
     card, s = card_of("vae", env.spec, config), fill(VAESettings, config)
     members = pool.ids(["train"])
-    data = states_of(env, pool.groups(env.spec, members), s.vae_episodes, card["obs_is_state"])
+    groups = pool.groups(env.spec, members)
+    with host_of(env, config) as host:
+        data = states_of(env, groups, s.vae_episodes, card["obs_is_state"], host)
     say(f"{len(data):,} states of {card['size']} features from {len(members)} opponents")
     key = jax.random.key(config["seed"])
     held_out, data = data[: len(data) // 10], data[len(data) // 10 :]
@@ -120,7 +124,8 @@ def train(start: Any, rows: np.ndarray, s: VAESettings, key: jax.Array, title: s
             curve.append({"updates": done, **metrics})
             progress.update(done)
 
-        vae = AMLearner(s).train(start, jnp.asarray(rows), jax.random.fold_in(key, 1), report)
+        learner = choose(AM_REGISTRY, s.am_learner, "am_learner")(s)
+        vae = learner.train(start, jnp.asarray(rows), jax.random.fold_in(key, 1), report)
     return vae, curve
 
 
@@ -136,18 +141,43 @@ def save(
     return folder
 
 
-def states_of(env: MultiAgentEnv, groups: Sequence[PolicyGroup], episodes: int, of_state: bool) -> np.ndarray:
+@contextmanager
+def host_of(env: MultiAgentEnv, config: dict[str, Any]) -> Iterator[HostRunner | None]:
+    """The runner of an environment in Python; None for a compiled one."""
+    if not isinstance(env, HostEnv):
+        yield None
+        return
+    mac = ScriptedMAC(env.spec, random_action)
+    host = open_host(env, mac, config, *make_scheme(env.spec))
+    try:
+        yield host
+    finally:
+        host.close()
+
+
+def states_of(
+    env: MultiAgentEnv, groups: Sequence[PolicyGroup], episodes: int, of_state: bool, host: HostRunner | None = None
+) -> np.ndarray:
     """The states of some episodes of each member (in a team of its own copies) and of random play, shuffled."""
     rows = []
     random = PolicyGroup(ScriptedMAC(env.spec, random_action), jnp.zeros(1, jnp.int32), (-1,))
     for group in (*groups, random):
         n = group.size
-        runner = VectorRunner(env, group.mac, *make_scheme(env.spec), episodes, n_seeds=n)
-        play = jax.jit(lambda p, keys, r=runner, n=n: r.play(p, jnp.zeros(n, jnp.int32), keys, True).batch)
-        batch = play(group.policies, jax.random.split(jax.random.key(n), n))
+        keys = jax.random.split(jax.random.key(n), n)
+        if host:
+            runner: Any = host.seated(group.mac, episodes)
+            members = [jax.tree.map(lambda x, i=i: x[i], group.policies) for i in range(n)]
+            played = [runner.play(p, jnp.int32(0), k, True).batch for p, k in zip(members, keys, strict=True)]
+            batch = jax.tree.map(lambda *x: jnp.stack(x), *played)
+        else:
+            runner = VectorRunner(env, group.mac, *make_scheme(env.spec), episodes, n_seeds=n)
+            play = jax.jit(lambda p, keys, r=runner, n=n: r.play(p, jnp.zeros(n, jnp.int32), keys, True).batch)
+            batch = play(group.policies, keys)
         values = batch.unpacked("state" if of_state else "obs")
-        # The state after the last step counts as well.
+        # The state after the last step counts as well; observations of dead agents do not.
         real = np.asarray(batch["filled"])
         real = real | np.concatenate([np.zeros_like(real[..., :1]), real[..., :-1]], -1)
+        if not of_state:
+            real = real[..., None] & np.asarray(batch["alive"])
         rows.append(np.asarray(values)[real].reshape(-1, values.shape[-1]))
     return np.random.default_rng(0).permutation(np.concatenate(rows)).astype(np.float32)

@@ -154,7 +154,8 @@ class EpisodeBatch(eqx.Module):
 class FocalBatch(NamedTuple):
     """`[batch, time, seat, …]`: in column k the focal agent sits in seat k, in an episode of its own.
 
-    The other agents of an episode follow in the order of their seats after the focal one.
+    The other agents of an episode follow in the order of their seats after the focal one. Where a group of k agents
+    learns together, every episode has k columns next to each other, one for each of them.
     """
 
     obs: Float[Array, "batch time seat obs"]
@@ -181,40 +182,47 @@ class FocalBatch(NamedTuple):
         return self.filled * self.alive
 
 
-def refine(batch: EpisodeBatch, n_agents: int) -> FocalBatch:
-    """Regroups `n_agents × B` episodes, ordered by the focal seat, into B rows of `n_agents` columns.
+def refine(batch: EpisodeBatch, n_agents: int, group: tuple[int, ...] = (0,)) -> FocalBatch:
+    """`n_agents × B` episodes, ordered by the focal seat, into B rows of `n_agents` columns.
 
-    The field `agent_idx` of an episode says which of its agents was the focal one.
+    The field `agent_idx` of an episode says which of its agents was the focal one. `group` are the places after it of
+    the agents that learn together; each of them is the focal one of a column.
     """
-    episodes = batch.batch_size
-    focal = batch["agent_idx"][:, 0].astype(jnp.int32)
-    others = (focal[:, None] + jnp.arange(1, n_agents)) % n_agents
+    episodes, size = batch.batch_size, len(group)
+    focal = batch["agent_idx"].astype(jnp.int32) + np.array(group)
+    others = (focal[..., None] + np.arange(1, n_agents)) % n_agents
+
+    def chosen(x: Array, seats: Int[Array, "episode agent"]) -> Array:
+        return jnp.take_along_axis(x, seats.reshape(episodes, 1, -1, *(1,) * (x.ndim - 3)), axis=2)
 
     def own(x: Array) -> Array:
-        index = focal.reshape(episodes, *(1,) * (x.ndim - 1))
-        return columns(jnp.take_along_axis(x, index, axis=2)[:, :, 0])
+        return columns(chosen(x, focal % n_agents))
 
     def theirs(x: Array) -> Array:
-        index = others.reshape(episodes, 1, n_agents - 1, *(1,) * (x.ndim - 3))
-        return columns(jnp.take_along_axis(x, index, axis=2))
+        found = chosen(x, others.reshape(episodes, -1))
+        return columns(found.reshape(*x.shape[:2], size, n_agents - 1, *x.shape[3:]))
+
+    def shared(x: Array) -> Array:
+        return columns(jnp.broadcast_to(x[:, :, None], (*x.shape[:2], size, *x.shape[2:])))
 
     def columns(x: Array) -> Array:
-        return jnp.moveaxis(x.reshape(n_agents, episodes // n_agents, *x.shape[1:]), 0, 2)
+        x = jnp.moveaxis(x.reshape(n_agents, episodes // n_agents, *x.shape[1:]), 0, 2)
+        return x.reshape(*x.shape[:2], n_agents * size, *x.shape[4:])
 
-    prior = batch["prior"][:, 0] if "prior" in batch.data else jnp.zeros((episodes, 0))
+    prior = batch["prior"] if "prior" in batch.data else jnp.zeros((episodes, 1, 0))
     return FocalBatch(
         obs=own(batch.obs),
-        state=columns(batch.state),
+        state=shared(batch.state),
         avail_actions=own(batch.avail_actions),
         actions=own(batch.actions),
         reward=own(batch.reward),
         alive=own(batch.alive),
-        terminated=columns(batch.terminated),
-        filled=columns(batch.filled),
+        terminated=shared(batch.terminated),
+        filled=shared(batch.filled),
         others_obs=theirs(batch.obs),
         others_actions=theirs(batch.actions),
         others_alive=theirs(batch.alive),
-        prior=jnp.moveaxis(prior.reshape(n_agents, episodes // n_agents, -1), 0, 1),
+        prior=shared(prior)[:, 0],
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
@@ -35,6 +36,10 @@ class Controller:
     """The part of it that is the policy's recurrent state (`carry_memory`)."""
     given_identity: bool = False
     """That vector is the identity of the partners instead (the oracle)."""
+    own_networks: bool = False
+    """Every seat has a network of its own."""
+    group: tuple[int, ...] = (0,)
+    """With frozen partners: the agents that learn together, as places after the focal one, which is the first."""
 
     spec: Spec
 
@@ -68,6 +73,10 @@ class Controller:
         `prior` is what the controller carries over from earlier episodes with the same partners.
         """
         raise NotImplementedError(f"{type(self).__name__} must define init_memory")
+
+    def restarted(self, again: Bool[Array, "*batch"], fresh: Any, memory: Any) -> Any:
+        """The memory after some episodes of a batch have started again."""
+        return jax.tree.map(lambda new, old: where_rows(again, new, old), fresh, memory)
 
     def select_actions(
         self,
@@ -108,3 +117,8 @@ class Controller:
 def uniform_over(avail_actions: Bool[Array, "*rows action"]) -> Float[Array, "*rows action"]:
     """The uniform distribution over available actions."""
     return avail_actions / jnp.maximum(avail_actions.sum(-1, keepdims=True), 1)
+
+
+def where_rows(rows: Bool[Array, "*batch"], new: Array, old: Array) -> Array:
+    """The new values in some rows, the old ones in the others."""
+    return jnp.where(rows.reshape(*rows.shape, *(1,) * (old.ndim - rows.ndim)), new, old)

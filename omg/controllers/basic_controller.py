@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from omg.components.action_selectors import REGISTRY as selector_REGISTRY
@@ -21,7 +22,7 @@ from omg.components.layers import few_launches
 from omg.controllers.base import Controller, Params, uniform_over
 from omg.envs.multiagentenv import MultiAgentEnv, Spec, Timestep
 from omg.modules.agents import REGISTRY as agent_REGISTRY
-from omg.modules.agents import MixRNNAgent
+from omg.modules.agents import IDVRNNAgent, MixRNNAgent
 from omg.modules.am import REGISTRY as am_REGISTRY
 from omg.modules.am import Inferred, MixAM, Seen, check_model
 from omg.utils.settings import UserError, choose, fill, setting
@@ -65,6 +66,7 @@ class BasicMAC(Controller):
         self.settings = fill(MACSettings, config)
         self.agent_class = choose(agent_REGISTRY, self.settings.policy_model, "policy_model")
         self.agent_settings = fill(self.agent_class.Settings, config)
+        self.own_networks = issubclass(self.agent_class, IDVRNNAgent)
         selector = choose(selector_REGISTRY, self.settings.action_selector, "action_selector")
         self.selector = selector(fill(selector.Settings, config))
         self.am = choose(am_REGISTRY, self.settings.am_model, "am_model")(spec, self.own_size, config)
@@ -203,7 +205,10 @@ class BasicMAC(Controller):
 
     def seen(self, batch: FocalBatch) -> Seen:
         """The inputs of the agent model along whole episodes."""
-        own = self.build_inputs(batch.obs, batch.last_actions)
+        n, columns = self.spec.n_agents, batch.obs.shape[2]
+        # With a group that learns together, every episode has a column for each of its agents.
+        seats = None if columns == n else jnp.asarray((np.arange(n)[:, None] + np.array(self.group)) % n).reshape(-1)
+        own = self.build_inputs(batch.obs, batch.last_actions, seats)
         # A replay plays single episodes: nothing is carried over, and the prior is empty.
         start = batch.prior[..., : self.carried_size] if self.carried_size and batch.prior.shape[-1] else None
         return Seen(time_first(own), time_first(batch.state if self.obs_is_state else batch.obs), start)

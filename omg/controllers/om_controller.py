@@ -90,6 +90,15 @@ class MultiModuleMAC(Controller):
         prior = jnp.broadcast_to(prior.reshape(n, envs, 1, -1), (n, envs, agents, self.prior_size))
         return jax.vmap(lambda p: self.trained.init_memory(trained, envs, agents, p))(prior)
 
+    def restarted(self, again: Bool[Array, " batch"], fresh: TeamMemory, memory: TeamMemory) -> TeamMemory:
+        n = self.spec.n_agents
+        restarted = super().restarted
+        of_sides = zip(self.sides, fresh.sides, memory.sides, strict=True)
+        return TeamMemory(
+            restarted(again.reshape(n, -1), fresh.trained, memory.trained),
+            tuple(restarted(again.reshape(n, side.blocks, -1), *memories) for side, *memories in of_sides),
+        )
+
     def select_actions(
         self,
         params: TeamPolicies,

@@ -1,5 +1,8 @@
-"""Learners by name (`learner`)."""
+"""Learners by name (`learner`), and those of pre-training (`am_learner`)."""
 
+from typing import Any
+
+from omg.learners.am_learner import AMLearner
 from omg.learners.base import Learner, LearnerState
 from omg.learners.coma_learner import COMALearner
 from omg.learners.hop_learner import HopLearner
@@ -21,4 +24,6 @@ REGISTRY: dict[str, type[Learner]] = {
     "hop_learner": HopLearner,
 }
 
-__all__ = ["REGISTRY", "Learner", "LearnerState"]
+AM_REGISTRY: dict[str, Any] = {"am_learner": AMLearner}
+
+__all__ = ["AM_REGISTRY", "REGISTRY", "AMLearner", "Learner", "LearnerState"]

@@ -17,6 +17,7 @@ from omg.utils.settings import setting
 
 @dataclass(frozen=True)
 class VAESettings:
+    am_learner: str = setting("am_learner", "pre-training: the learner of what an agent model or HOP+ needs (by name)")
     vae_beta: float = setting(0.01, "pre-training: weight of the VAE's KL term", low=0)
     vae_lr: float = setting(1e-3, "pre-training: learning rate", above=0)
     vae_batch_size: int = setting(256, "pre-training: rows per update", above=0)
@@ -26,7 +27,10 @@ class VAESettings:
 
 
 class AMLearner:
-    """Squared error of the reconstruction + β·KL to the unit Gaussian, on rows sampled uniformly."""
+    """Squared error of the reconstruction + β·KL to the unit Gaussian, on rows sampled uniformly.
+
+    Another learner, registered under a name of its own, needs `__init__(settings)` and `train`.
+    """
 
     def __init__(self, settings: VAESettings):
         self.settings = settings

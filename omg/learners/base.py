@@ -1,9 +1,9 @@
-"""The base class of learners: state, optimiser, one update, target networks, and the files they save."""
+"""The base classes of learners: state, optimiser, one update, target networks, the files they save, and mixers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
@@ -14,7 +14,8 @@ from jaxtyping import Array, Int
 from omg.components.episode_buffer import EpisodeBatch
 from omg.envs.multiagentenv import Spec
 from omg.modules.agents import IDVRNNAgent
-from omg.utils.settings import T_MAX_HELP, ReturnSettings, UserError, fill, setting
+from omg.modules.mixers import REGISTRY as mixer_REGISTRY
+from omg.utils.settings import T_MAX_HELP, ReturnSettings, UserError, choose, fill, setting
 
 Params = dict[str, Any]
 Metrics = dict[str, Array]
@@ -116,8 +117,8 @@ class Learner:
         return params
 
     def acting(self, state: LearnerState) -> Params:
-        """The networks that the controller needs to act."""
-        return state.params
+        """The networks that the controller needs to act: all but mixer and critic."""
+        return {name: network for name, network in state.params.items() if name not in ("mixer", "critic")}
 
     def files(self, state: LearnerState) -> dict[str, Any]:
         """What a checkpoint holds, one file each: networks, artifacts, optimiser, target networks."""
@@ -215,3 +216,42 @@ def clip_each(largest: float) -> optax.GradientTransformation:
         return {name: clip_network(tree) for name, tree in grads.items()}, state
 
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+
+
+# --- mixers
+
+
+@dataclass(frozen=True)
+class MixerSettings:
+    mixer: str | None = setting(None, "mixer of the agents' values: vdn, qmix or qtran; null: independent learners")
+
+
+class MixingLearner(Learner):
+    """Keeps the mixer among the networks under "mixer"; acting does not need it.
+
+    It mixes the values of a whole team, or with frozen partners those of the group that learns together.
+    """
+
+    def __init__(self, spec: Spec, mac: Any, config: Mapping[str, Any], *arguments: Any, **named: Any):
+        super().__init__(spec, mac, config, *arguments, **named)
+        name = fill(MixerSettings, config).mixer
+        self.mixer_class = choose(mixer_REGISTRY, name, "mixer") if name else None
+        self.mixer_settings = fill(self.mixer_class.Settings, config) if self.mixer_class else None
+
+    @classmethod
+    def settings_classes(cls, config: Mapping[str, Any]) -> list[type]:
+        mixer = fill(MixerSettings, config).mixer
+        return [cls.Settings, *([choose(mixer_REGISTRY, mixer, "mixer").Settings] if mixer else [])]
+
+    def init_params(self, key: Array) -> Params:
+        k_agent, k_mixer = jax.random.split(key)
+        params = self.mac.init_params(k_agent)
+        if self.mixer_class:
+            mixed = replace(self.spec, n_agents=self.mixed)
+            params["mixer"] = self.mixer_class(mixed, self.mixer_settings, k_mixer)
+        return params
+
+    @property
+    def mixed(self) -> int:
+        """How many agents' values are mixed."""
+        return len(self.mac.group) if self.focal else self.spec.n_agents

@@ -52,9 +52,6 @@ class COMALearner(Learner):
         critic = self.critic_class(self.spec, self.critic_settings, k_critic)
         return {**self.mac.init_params(k_agent), "critic": critic}
 
-    def acting(self, state: LearnerState) -> Params:
-        return {"agent": state.params["agent"]}
-
     def target_of(self, params: Params) -> Params:
         return {"critic": params["critic"]}
 

@@ -17,7 +17,6 @@ from jaxtyping import Array, Bool, Int
 from omg.components.episode_buffer import EpisodeBatch, FocalBatch, all_agents, refine
 from omg.controllers.basic_controller import BasicMAC
 from omg.learners.base import BootstrapSettings, Learner, LearnerState, Metrics, Params, clip_each
-from omg.modules.agents import IDVRNNAgent
 from omg.modules.am import Inferred, Judge, Seen
 from omg.utils.settings import setting
 
@@ -54,7 +53,7 @@ class OnPolicyLearner(Learner):
     @property
     def per_seat(self) -> bool:
         """Every seat has its own network: seats are kept apart in every statistic."""
-        return issubclass(self.mac.agent_class, IDVRNNAgent)
+        return self.mac.own_networks
 
     def target_of(self, params: Params) -> Params:
         return {}
@@ -75,7 +74,7 @@ class OnPolicyLearner(Learner):
     def gradient(self, state: LearnerState, batch: EpisodeBatch, t_env: Array, key: Array) -> tuple[Any, Metrics]:
         """All passes over a batch; the result is the new networks, the optimiser's state and the new `target`."""
         s, n = self.settings, self.spec.n_agents
-        focal = refine(batch, n) if self.focal else all_agents(batch, n)
+        focal = refine(batch, n, self.mac.group) if self.focal else all_agents(batch, n)
         rollout, metrics = self.prepare(state.params, state.target, focal, t_env, key)
         chunks, starts = jax.lax.stop_gradient(chop(s.seq_len, s.minibatches, rollout.along, rollout.memory))
         filled = (chunks.filled > 0).any((0, 2))

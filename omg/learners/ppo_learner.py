@@ -120,9 +120,6 @@ class PPOLearner(OnPolicyLearner):
         statistics = ReturnStatistics.none(self.spec.n_agents) if self.per_seat else ReturnStatistics.none()
         return state._replace(target={**state.target, "returns": statistics})
 
-    def acting(self, state: LearnerState) -> Params:
-        return {name: network for name, network in state.params.items() if name != "critic"}
-
     def criticise(
         self, critic: Any, inputs: Array, state: Array, hidden: Array
     ) -> tuple[Float[Array, "time batch seat"], Float[Array, "time batch seat hidden"]]:

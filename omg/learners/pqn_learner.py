@@ -16,8 +16,7 @@ from omg.components.episode_buffer import FocalBatch, masked_mean, pick, time_fi
 from omg.controllers.basic_controller import before_each_step
 from omg.envs.multiagentenv import Spec
 from omg.learners import td
-from omg.learners.base import Metrics, Params
-from omg.learners.mixing import MixerSettings, MixingLearner
+from omg.learners.base import Metrics, MixerSettings, MixingLearner, Params
 from omg.learners.on_policy import OnPolicyLearner, OnPolicySettings, Rollout, hindsight
 from omg.modules.am import Judge
 from omg.utils.settings import UserError
@@ -29,7 +28,7 @@ class PQNSettings(td.LambdaSettings, OnPolicySettings, MixerSettings):
 
 
 class PQNSteps(NamedTuple):
-    """What PQN needs of every step, `[time, batch, seat, …]`; with a mixer targets have one row per episode."""
+    """What PQN needs of every step, `[time, batch, seat, …]`; with a mixer targets have one row per group."""
 
     inputs: Float[Array, "time batch seat input"]
     state: Float[Array, "time batch row state"]
@@ -45,10 +44,7 @@ class PQNLearner(MixingLearner, OnPolicyLearner):
 
     def __init__(self, spec: Spec, mac: Any, config: Mapping[str, Any], *arguments: Any, **named: Any):
         super().__init__(spec, mac, config, *arguments, **named)
-        name = self.settings.mixer
-        if self.focal and name:
-            raise UserError(f"mixer={name} is for a team: one agent with frozen partners learns its own value.")
-        if name == "qtran":
+        if self.settings.mixer == "qtran":
             raise UserError("pqn has no loss for qtran: use mixer=vdn or mixer=qmix.")
 
     def prepare(
@@ -64,12 +60,12 @@ class PQNLearner(MixingLearner, OnPolicyLearner):
         steps = td.steps_of(batch, s, self.spec.episode_limit, self.shared_reward)
         q_next = unrolled.outputs[1:]
         value = td.value_of_best(q_next, q_next, steps.avail_next, False)
-        state = time_first(batch.state)[:, :, :1]
+        state = time_first(batch.state)[:, :, :: self.mixed]
         if self.mixer_class:
-            team = td.of_team(steps, self.spec)
-            value = params["mixer"](value, state[1:, :, 0])
-            targets = td.q_targets(team, value, s.gamma, s.td_lambda)[..., None]
-            counted = team.counted[..., None]
+            team = td.of_team(steps, self.spec, self.mixed)
+            value = params["mixer"](td.by_group(value, self.mixed), state[1:])
+            targets = td.q_targets(team, value, s.gamma, s.td_lambda)
+            counted = team.counted
         else:
             targets = td.q_targets(steps, value, s.gamma, s.td_lambda)
             counted = steps.counted
@@ -87,6 +83,6 @@ class PQNLearner(MixingLearner, OnPolicyLearner):
         """The mean squared error to the TD(λ) targets."""
         q_taken = pick(params["agent"].unroll(along.inputs, memory)[0], along.actions)
         if self.mixer_class:
-            q_taken = params["mixer"](q_taken, along.state[:, :, 0])[..., None]
+            q_taken = params["mixer"](td.by_group(q_taken, self.mixed), along.state)
         loss, metrics = td.td_loss(q_taken, along.targets, along.counted)
         return loss, {name: value for name, value in metrics.items() if name != "target_mean"}

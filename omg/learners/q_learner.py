@@ -12,8 +12,7 @@ from omg.components.episode_buffer import EpisodeBatch, pick, time_first
 from omg.controllers.basic_controller import BasicMAC
 from omg.envs.multiagentenv import Spec
 from omg.learners import td
-from omg.learners.base import Metrics, Params
-from omg.learners.mixing import MixerSettings, MixingLearner
+from omg.learners.base import Metrics, MixerSettings, MixingLearner, Params
 from omg.utils.settings import UserError
 
 
@@ -48,9 +47,9 @@ class QLearner(MixingLearner):
         q_next = self.next_value(q[1:], q_target[1:], steps.avail_next)
         if not self.mixer_class:
             return td.td_loss(q_taken, td.q_targets(steps, q_next, s.gamma, s.td_lambda), steps.counted)
-        team, state = td.of_team(steps, self.spec), time_first(batch.state)
-        q_taken = params["mixer"](q_taken, state[:-1])
-        q_next = target["mixer"](q_next, state[1:])
+        team, state = td.of_team(steps, self.spec, q.shape[2]), time_first(batch.state)[:, :, None]
+        q_taken = params["mixer"](q_taken[:, :, None], state[:-1])
+        q_next = target["mixer"](q_next[:, :, None], state[1:])
         return td.td_loss(q_taken, td.q_targets(team, q_next, s.gamma, s.td_lambda), team.counted)
 
     def next_value(self, online: Array, target: Array, avail_actions: Array) -> Array:

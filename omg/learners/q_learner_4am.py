@@ -1,4 +1,7 @@
-"""Q-learning of one agent with frozen partners, whose policy is conditioned on an agent model's embedding."""
+"""Q-learning with frozen partners, of one agent or of a group, on an agent model's embedding.
+
+A group can have a mixer (`5any3qmix`): it mixes the values of those who learn together.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,16 @@ from jaxtyping import Array
 from omg.components.episode_buffer import EpisodeBatch, FocalBatch, pick, refine, time_first
 from omg.controllers.basic_controller import BasicMAC, before_each_step
 from omg.learners import td
-from omg.learners.base import Learner, Metrics, Params
+from omg.learners.base import Metrics, MixerSettings, MixingLearner, Params
 from omg.modules.am import Conditioning, Inferred, Judge, Seen
 
 
 @dataclass(frozen=True)
-class QLearner4AMSettings(td.QSettings):
+class QLearner4AMSettings(td.QSettings, MixerSettings):
     """Those of Q-learning."""
 
 
-class QLearner4AM(Learner):
+class QLearner4AM(MixingLearner):
     """Every update sees `batch_size` episodes for each seat of the focal agent."""
 
     Settings = QLearner4AMSettings
@@ -30,12 +33,12 @@ class QLearner4AM(Learner):
     mac: BasicMAC
 
     def target_of(self, params: Params) -> Params:
-        model = {name: net for name, net in params.items() if name != "agent"} if self.mac.am.in_target else {}
-        return {"agent": params["agent"], **model}
+        mine = [name for name in params if name in ("agent", "mixer") or self.mac.am.in_target]
+        return {name: params[name] for name in mine}
 
     def _refine_batch(self, batch: EpisodeBatch) -> FocalBatch:
         """`batch_size × n_agents` episodes as `batch_size` rows: column k holds the focal agent's data of seat k."""
-        return refine(batch, self.spec.n_agents)
+        return refine(batch, self.spec.n_agents, self.mac.group)
 
     def loss(
         self, params: Params, target: Params, batch: EpisodeBatch, t_env: Array, key: Array
@@ -50,7 +53,12 @@ class QLearner4AM(Learner):
         steps = td.steps_of(focal, s, self.spec.episode_limit, self.shared_reward)
         frozen = self.target_embedding(target, seen, focal, condition)
         q_taken, q_next = self.values(params, target, seen, steps, condition.embedding, frozen)
-        loss, metrics = td.td_loss(q_taken, td.q_targets(steps, q_next, s.gamma, s.td_lambda), steps.counted)
+        valued: td.Steps | td.TeamSteps = steps
+        if self.mixer_class:
+            valued, state = td.of_team(steps, self.spec, self.mixed), time_first(focal.state)[:, :, :: self.mixed]
+            q_taken = params["mixer"](td.by_group(q_taken, self.mixed), state[:-1])
+            q_next = target["mixer"](td.by_group(q_next, self.mixed), state[1:])
+        loss, metrics = td.td_loss(q_taken, td.q_targets(valued, q_next, s.gamma, s.td_lambda), valued.counted)
 
         model_loss, model_metrics = self.mac.am.loss(params, seen, focal, inferred, condition.chosen, k_model)
         return loss + model_loss, {**metrics, **model_metrics}

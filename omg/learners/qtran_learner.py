@@ -41,7 +41,8 @@ class QTranLearner(QLearner):
     ) -> tuple[Array, Metrics]:
         mixer = params["mixer"]
         steps = td.steps_of(batch, self.settings, self.spec.episode_limit, self.shared_reward)
-        team, state = td.of_team(steps, self.spec), time_first(batch.state)
+        team = jax.tree.map(lambda x: x[..., 0], td.of_team(steps, self.spec, self.spec.n_agents))
+        state = time_first(batch.state)
         online, frozen = self.mac.unroll_with_target(params, target, batch)
 
         def one_hot(actions: Array) -> Array:

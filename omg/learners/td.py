@@ -27,7 +27,7 @@ class QSettings(LambdaSettings, TargetSettings):
 
 
 class Steps(NamedTuple):
-    """Every step of a batch. With a mixer the arrays of the team have no agent axis (`of_team`)."""
+    """Every step of a batch. With a mixer the arrays have one column for all agents that it mixes (`of_team`)."""
 
     actions: Int[Array, "time batch agent"]
     avail_actions: Bool[Array, "time batch agent action"]
@@ -46,11 +46,11 @@ class Steps(NamedTuple):
 
 
 class TeamSteps(NamedTuple):
-    """The same for the value of a team."""
+    """The same for the value of a team, or of a group of agents that learn together."""
 
-    reward: Float[Array, "time batch"]
-    ended: Float[Array, "time batch"]
-    counted: Float[Array, "time batch"]
+    reward: Float[Array, "time batch group"]
+    ended: Float[Array, "time batch group"]
+    counted: Float[Array, "time batch group"]
 
 
 def steps_of(
@@ -82,9 +82,14 @@ def steps_of(
     )
 
 
-def of_team(steps: Steps, spec: Spec) -> TeamSteps:
-    """The team's reward, and the end of the episode for the team."""
-    return TeamSteps(spec.team_reward(steps.reward), steps.over[..., 0], steps.filled[..., 0])
+def by_group(x: Float[Array, "time batch agent"], size: int) -> Float[Array, "time batch group member"]:
+    """The agents of a team (`size`: all of them), or those of every group that learns together."""
+    return x.reshape(*x.shape[:-1], -1, size)
+
+
+def of_team(steps: Steps, spec: Spec, size: int) -> TeamSteps:
+    """The reward of every group of `size` agents, and the end of the episode for it."""
+    return TeamSteps(spec.team_reward(by_group(steps.reward, size)), steps.over[..., ::size], steps.filled[..., ::size])
 
 
 def best_action(q: Float[Array, "*rows action"], avail_actions: Bool[Array, "*rows action"]) -> Int[Array, "*rows"]:

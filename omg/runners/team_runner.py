@@ -14,6 +14,7 @@ from omg.components.episode_buffer import EpisodeBatch, Field, Groups, Scheme, r
 from omg.controllers.base import Controller
 from omg.controllers.om_controller import MultiModuleMAC, Side, TeamPolicies
 from omg.envs.multiagentenv import MultiAgentEnv
+from omg.runners.host_runner import HostRunner
 from omg.runners.vector_runner import EpisodeStats, VectorRunner
 
 
@@ -43,7 +44,7 @@ class Lineup(NamedTuple):
 
     groups: tuple[int, ...]
     mac: MultiModuleMAC
-    runner: VectorRunner
+    runner: VectorRunner | HostRunner
 
 
 def focal_scheme(focal: Controller) -> Scheme:
@@ -59,7 +60,8 @@ class TeamRunner:
 
     Each collection has one architecture group per set of seats, sampled with probability proportional to its size, and
     up to `blocks` different members of it, each in an equal stretch of the environments. A test enumerates all members.
-    With `own_partner` the i-th seed only ever plays with the i-th member: seeds are then best responses.
+    With `own_partner` the i-th seed only ever plays with the i-th member: seeds are then best responses. With `host`
+    the environments are those of another runner, in Python: it plays the episodes of a collection in turns.
     """
 
     def __init__(
@@ -74,11 +76,12 @@ class TeamRunner:
         n_seeds: int | None = None,
         blocks: int = 4,
         own_partner: bool = False,
+        host: HostRunner | None = None,
     ):
         n = env.spec.n_agents
         blocks = 1 if own_partner else blocks
         self.env, self.mac, self.scheme, self.groups, self.n_seeds = env, focal, scheme, groups, n_seeds
-        self.opponents = opponents
+        self.opponents, self.host = opponents, host
         self.episodes = 2 if focal.prior_size and not focal.given_identity else 1
         """Episodes of an encounter: with `carry_over` or `carry_memory` two in a row with the same opponents."""
         self.own_partner = own_partner
@@ -96,7 +99,8 @@ class TeamRunner:
             mac = MultiModuleMAC(env.spec, focal, offsets, sides)
             rounds = max(-(-group.size // side.blocks) for group, side in zip(members, sides, strict=True))
             schedule += [(len(self.lineups), r) for r in range(rounds)]
-            self.lineups.append(Lineup(chosen, mac, VectorRunner(env, mac, scheme, groups, n * envs, n_seeds)))
+            runner: Any = VectorRunner(env, mac, scheme, groups, n * envs, n_seeds)
+            self.lineups.append(Lineup(chosen, mac, host.seated(mac, n * envs) if host else runner))
             weights.append(float(np.prod([group.size for group in members])))
         self.each = self.lineups[0].runner.each
         self.edges = np.cumsum(weights) / np.sum(weights)
@@ -141,7 +145,10 @@ class TeamRunner:
             lambda lineup=lineup: self._play(lineup, params, t_env, key, test_mode, policies, stretch)
             for lineup in self.lineups
         ]
-        return jax.lax.switch(jnp.where(test_mode, in_test, sampled), branches) if len(branches) > 1 else branches[0]()
+        lineup = jnp.where(test_mode, in_test, sampled)
+        if self.host or len(branches) == 1:
+            return branches[int(lineup) if self.host else 0]()
+        return jax.lax.switch(lineup, branches)
 
     def _play(self, lineup: Lineup, params, t_env, key, test_mode, policies, stretch):
         def chosen_by(k: Array, place: Array) -> tuple[Array, ...]:
@@ -170,7 +177,7 @@ class TeamRunner:
         first, stats = episode(key, self.identities(ids) if self.mac.given_identity else None)
         if self.episodes == 1:
             return first, stats
-        carried = self.each(self._carried)(params, first)
+        carried = jax.jit(self.each(self._carried))(params, first)
         second, later = episode(self.each(lambda k: jax.random.fold_in(k, 3))(key), carried)
         both = self.each(lambda *x: jax.tree.map(self._seat_by_seat, *x))
         return both(first, second), both(stats, later)

@@ -59,6 +59,7 @@ class VectorRunner:
     """
 
     policies: Any = ()
+    host = None
 
     def __init__(
         self,

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array
 
 from omg.runners import EpisodeStats
 from omg.training.loop import Totals, TrainingLoop, TrainState
@@ -29,7 +30,8 @@ class HostLoop(TrainingLoop):
             before = episode + i * self.collected
             k_play, k_sample = jax.random.split(jax.random.fold_in(self.keys, before // self.collected + 1))
             acting = self.learner.acting(state.learner)
-            batch, stats = self.runner.run(acting, state.t_env, k_play, test_mode=False)
+            number = before // self.collected
+            batch, stats = self.runner.run(acting, state.t_env, k_play, test_mode=False, number=number)
             state, new = self.absorb(state, batch, stats, jnp.int32(before), k_sample, jnp.asarray(False))
             totals = jax.tree.map(jnp.add, totals, new)
         return state, totals
@@ -40,7 +42,12 @@ class HostLoop(TrainingLoop):
     def evaluate(self, acting: Any, number: int, episodes: int) -> EpisodeStats:
         key = jax.random.fold_in(jax.random.fold_in(self.keys, 2**31 - 1), number)
         played = [
-            jax.device_get(self.runner.run(acting, jnp.int32(0), jax.random.fold_in(key, r), True)[1])
+            jax.device_get(self.runner.run(acting, jnp.int32(0), self._key_of(key, r), True, number=r)[1])
             for r in range(self.runner.rounds(episodes))
         ]
         return self._first_of(played, episodes)
+
+    @staticmethod
+    def _key_of(key: Array, collection: int) -> Array:
+        """The key of one collection of a test, as in the compiled loop."""
+        return jax.random.split(jax.random.fold_in(key, collection + 1))[0]

@@ -13,7 +13,7 @@ import numpy as np
 
 from omg.components.episode_buffer import EpisodeBatch
 from omg.evaluation.metrics import by_seed, over_seeds, summarise
-from omg.runners import EnvsFailed, HostRunner
+from omg.runners import EnvsFailed
 from omg.training.loop import Totals, TrainingLoop, TrainState
 from omg.training.restore import load_learner
 from omg.training.settings import RunSettings
@@ -111,8 +111,8 @@ class Trainer:
             self.save()
             raise
         finally:
-            if isinstance(self.loop.runner, HostRunner):
-                self.loop.runner.close()
+            if self.loop.runner.host:
+                self.loop.runner.host.close()
 
     def _iterations(self, seconds_each: float) -> int:
         """As many as surely end before the next event, and no more than about a second's worth."""
@@ -257,8 +257,8 @@ class Trainer:
             "wall_seconds": counters.wall_seconds,
             "device": device.describe(),
         }
-        if isinstance(self.loop.runner, HostRunner):
-            summary["dropped_episodes"] = self.loop.runner.dropped
+        if self.loop.runner.host:
+            summary["dropped_episodes"] = self.loop.runner.host.dropped
         if run.seeds > 1:
             summary["seeds"] = [{"seed": s, **e} for s, e in zip(self.loop.seeds, self.each_test, strict=True)]
         return summary

@@ -106,6 +106,18 @@ def test_a_column_holds_the_focal_agents_data_and_the_others_follow_in_order_of_
     assert batch.last_actions[0, :, 1].tolist() == [-1, 1]
 
 
+def test_every_agent_of_a_group_that_learns_together_has_a_column_of_its_own():
+    """The group are the focal agent and the second one after it: two columns for every episode."""
+    batch = refine(three_agents([0, 0, 1, 1, 2, 2]), 3, (0, 2))
+    assert batch.obs[:, 0, :, 0].tolist() == [[0, 2, 201, 200, 402, 401], [100, 102, 301, 300, 502, 501]]
+    assert batch.state[0, 0, :, 0].tolist() == [0, 0, 2, 2, 4, 4]
+    assert batch.filled[0, :, 1].tolist() == [1, 0]
+    assert batch.others_actions[0, 0].tolist() == [[1, 2], [0, 1], [2, 0], [1, 2], [0, 1], [2, 0]]
+    assert batch.others_obs[0, 0, 3, :, 0].tolist() == [201, 202]
+    assert batch.others_alive[0, 0, :2].tolist() == [[True, False], [True, True]]
+    assert batch.prior.shape == (2, 6, 0)
+
+
 def test_every_agent_of_a_team_is_the_focal_agent_of_its_own_column():
     batch = all_agents(three_agents([0]), 3)
     assert batch.obs[0, 0, :, 0].tolist() == [0, 1, 2]

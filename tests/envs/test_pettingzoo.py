@@ -1,5 +1,7 @@
 """PettingZoo in both directions: its API test on our environments, and its environments in our runners."""
 
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -202,6 +204,17 @@ def test_training_on_an_environment_of_pettingzoo(tmp_path):
         "--test_nepisode=1",
         f"--run_dir={tmp_path / 'run'}",
     ]
-    words += ["--batch_size=2", "--buffer_size=4", "--rnn_hidden_dim=4", "with", "env_args.max_cycles=5"]
-    assert main(["train", *words]) == 0
+    small = ["--batch_size=2", "--buffer_size=4", "--rnn_hidden_dim=4", "with", "env_args.max_cycles=5"]
+    assert main(["train", *words, *small]) == 0
     assert (tmp_path / "run" / "summary.json").exists()
+    # The team is a pool of partners: OMG's VAE sees their states, and an agent learns beside them.
+    common = ["--config=iql_omg", "--env-config=pettingzoo", f"--pool={tmp_path / 'run'}", "--vae_latent_dim=2"]
+    common += ["--vae_hidden_dim=4", f"--local_results_path={tmp_path}", "--partners=all"]
+    vae = ["--vae_episodes=2", "--vae_updates=2", "with", "env_args.max_cycles=5"]
+    assert main(["pretrain", *common, f"--run_dir={tmp_path / 'vae'}", *vae]) == 0
+    train = ["--t_max=10", "--test_nepisode=1", f"--vae_path={tmp_path / 'vae'}", f"--run_dir={tmp_path / 'omg'}"]
+    train += ["--cond_rnn_dim=4", "--cond_fc_dim=4", "--batch_size=1", "--buffer_size=4", "--rnn_hidden_dim=4"]
+    assert main(["train", *common, *train, "with", "env_args.max_cycles=5"]) == 0
+    summary = json.loads((tmp_path / "omg" / "summary.json").read_text())
+    assert summary["dropped_episodes"] == 0
+    assert "test_focal_return_mean" in summary

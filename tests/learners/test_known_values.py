@@ -166,10 +166,10 @@ def test_an_agents_death_ends_its_return_only_in_games_without_a_shared_reward(c
     else:
         np.testing.assert_array_equal(steps.counted, steps.acted)
         np.testing.assert_array_equal(steps.ended[:, 0], [[0, 0], [1, 0], [1, 1], [1, 0]])
-    team = td.of_team(steps, spec_of(game_type="mixed"))
-    assert team.reward[:, 0].tolist() == [1.0] * 4
-    assert team.ended[:, 0].tolist() == [0, 0, 1, 0], "the team goes on without the first agent"
-    assert team.counted[:, 0].tolist() == [1, 1, 1, 0]
+    team = td.of_team(steps, spec_of(game_type="mixed"), 2)
+    assert team.reward[:, 0, 0].tolist() == [1.0] * 4
+    assert team.ended[:, 0, 0].tolist() == [0, 0, 1, 0], "the team goes on without the first agent"
+    assert team.counted[:, 0, 0].tolist() == [1, 1, 1, 0]
 
 
 @pytest.mark.parametrize("bootstrap", [True, False])
@@ -280,7 +280,7 @@ def test_the_focal_agents_loss_is_its_td_loss_plus_the_agent_models_loss():
     online, target = q_networks()
     batch = focal(episodes(**STEP))
     stub = SimpleNamespace(
-        settings=QLearner4AMSettings(gamma=0.5), spec=spec_of(), shared_reward=True, mac=FixedMAC(),
+        settings=QLearner4AMSettings(gamma=0.5), spec=spec_of(), shared_reward=True, mac=FixedMAC(), mixer_class=None,
         _refine_batch=lambda batch: batch, condition=lambda *_: Conditioning(jnp.zeros((2, 1, 2, 0))),
     )  # fmt: skip
     stub.values = lambda *x: QLearner4AM.values(stub, *x)
@@ -290,6 +290,30 @@ def test_the_focal_agents_loss_is_its_td_loss_plus_the_agent_models_loss():
     # Q of the actions taken: 2 and 3. Targets: 1 + 0.5·10 and 1 + 0.5·20.
     assert metrics["td_loss"] == ((2 - 6) ** 2 + (3 - 11) ** 2) / 2
     assert loss == metrics["td_loss"] + 0.25
+
+
+def test_a_group_with_frozen_partners_learns_the_mixed_value_of_its_own_agents():
+    """Two episodes of a group of two: in the second the values, rewards and states are ten times as large."""
+    online, target = q_networks()
+    online, target = (Fixed(jnp.concatenate([n.outputs, 10 * n.outputs], 2)) for n in (online, target))
+    wide = {"reward": [[[1.0, 3.0, 10.0, 30.0], [0] * 4]], "actions": [[[1, 0, 1, 0], [0] * 4]], "filled": [[1, 0]]}
+    batch = focal(episodes(**wide))
+    state = jnp.array([[[0.0, 0.0, 0.0, 0.0], [1.0, 1.0, 10.0, 10.0]]])[..., None]
+    stub = SimpleNamespace(
+        settings=QLearner4AMSettings(gamma=0.5), spec=spec_of(n_agents=5, game_type="mixed"), shared_reward=True,
+        mac=FixedMAC(), mixer_class=Weighted, mixed=2, _refine_batch=lambda batch: batch._replace(state=state),
+        condition=lambda *_: Conditioning(jnp.zeros((2, 1, 4, 0))),
+    )  # fmt: skip
+    stub.values = lambda *x: QLearner4AM.values(stub, *x)
+    stub.target_embedding = lambda target, seen, batch, condition: condition.embedding
+    params = {"agent": online, "mixer": Weighted(jnp.array([1.0, 10.0]))}
+    frozen = {"agent": target, "mixer": Weighted(jnp.array([2.0, 3.0]))}
+    _, metrics = jax.jit(lambda *x: QLearner4AM.loss(stub, *x, jnp.int32(0), KEY))(params, frozen, batch)
+    taken, after = 2 + 10 * 3, 2 * 10 + 3 * 20 + 100
+    # The reward of a group in a mixed game is the sum of its agents' rewards: 1 + 3.
+    errors = np.array([1, 10]) * (taken - (4 + 0.5 * after))
+    assert metrics["td_loss"] == (errors**2).mean()
+    assert metrics["q_taken_mean"] == 5.5 * taken
 
 
 def test_subgoals_are_judged_from_the_recurrent_state_before_each_step():
@@ -649,7 +673,7 @@ def test_the_td_lambda_targets_of_pqn_by_a_loop():
     for mixer in (None, "vdn"):
         stub = SimpleNamespace(
             settings=PQNSettings(gamma=0.9, td_lambda=0.7, mixer=mixer), mac=FixedMAC(), artifacts={}, focal=False,
-            spec=spec_of(game_type="mixed"), shared_reward=False, mixer_class=mixer,
+            spec=spec_of(game_type="mixed"), shared_reward=False, mixer_class=mixer, mixed=2,
         )  # fmt: skip
         params = {"agent": Fixed(q, np.ones((4, 1, 2, 1))), "mixer": lambda q, state: q.sum(-1)}
         rollout, _ = PQNLearner.prepare(stub, params, {}, batch, jnp.int32(0), KEY)

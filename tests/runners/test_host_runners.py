@@ -10,13 +10,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from omg.build import build
+from omg.build import StandIns, build
 from omg.cli import main
 from omg.components.episode_buffer import make_scheme
 from omg.controllers import BasicMAC
+from omg.controllers.om_controller import TeamPolicies
+from omg.controllers.scripted_controller import ScriptedMAC
 from omg.envs import make, to_smac
 from omg.envs.smac_interface import SMACInterface
-from omg.runners import REGISTRY, HostRunner, VectorRunner
+from omg.modules.vae import VAE
+from omg.opponents import REGISTRY as scripted
+from omg.runners import REGISTRY, HostRunner, PolicyGroup, VectorRunner
 from omg.runners.workers import EnvLost, Recipe, RemoteEnv
 from omg.utils import checkpoints
 from omg.utils.settings import UserError
@@ -30,6 +34,10 @@ def marines():
     env = make("battle", **MAP)
     mac = BasicMAC(env.spec, {"rnn_hidden_dim": 16})
     return env, mac, mac.init_params(jax.random.key(1))
+
+
+def scripted_group(env, name: str, place: int) -> PolicyGroup:
+    return PolicyGroup(ScriptedMAC(env.spec, scripted["battle"][name](env.spec)), jnp.arange(1), (place,))
 
 
 def host(name: str, env, mac, envs: int, timeout: float = 60.0) -> HostRunner:
@@ -82,6 +90,69 @@ def test_runner_episode_takes_one_environment(marines):
     env, mac, _ = marines
     with pytest.raises(UserError, match="batch_size_run=1"):
         host("episode", env, mac, 2)
+
+
+def among_partners(marines, config, runner, envs):
+    """One agent on 3m with three partners of two architectures, one of them scripted."""
+    env, mac, _ = marines
+    networks = jax.vmap(mac.init_params)(jax.random.split(jax.random.key(7)))
+    pool = [PolicyGroup(mac, networks, (0, 1)), scripted_group(env, "focus_fire", 2)]
+    vae = VAE(env.spec.obs_size, 8, 4, jax.random.key(5))
+    small = {"rnn_hidden_dim": 16, "pool": "x", "batch_size": 2, "buffer_size": 24, "length_buckets": 1}
+    small |= {"updates_per_iteration": 1, "env_args__map_name": "3m", "env_args__episode_limit": 25}
+    if config == "iql_omg":
+        small |= {"vae_latent_dim": 4, "vae_hidden_dim": 8, "cond_fc_dim": 4, "cond_rnn_dim": 8}
+    built = configuration(config, "battle", runner=runner, batch_size_run=envs, test_nepisode=4, **small)
+    return build(built, StandIns(pool, {"vae": vae}))
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "envs"), [("episode", "iql", 1), pytest.param("parallel", "iql_omg", 2, marks=pytest.mark.slow)]
+)
+def test_one_agent_among_partners_plays_the_same_episodes_in_python(marines, name, config, envs):
+    """Fewer environments than episodes: the focal agent sits in one seat after the other."""
+    compiled = among_partners(marines, config, "vector", envs)
+    in_python = among_partners(marines, config, name, envs)
+    assert len(in_python.loop.runner.host.envs) == envs
+    params = compiled.learner.acting(compiled.loop.init().learner)
+    play = jax.jit(compiled.loop.runner.run, static_argnums=3)
+    try:
+        met = set()
+        for number, test_mode in [(0, True), (1, True), (0, False), (3, False)]:
+            arguments = (params, jnp.int32(40_000), jax.random.key(number), test_mode)
+            expected = play(*arguments, number=number)
+            found = in_python.loop.runner.run(*arguments, number=number)
+            same(*expected, *found)
+            np.testing.assert_array_equal(found[1].members, expected[1].members)
+            np.testing.assert_allclose(found[1].focal_returns, expected[1].focal_returns, atol=1e-4)
+            np.testing.assert_array_equal(found[0]["agent_idx"][:, 0], np.repeat([0, 1, 2], envs))
+            met |= set(np.asarray(found[1].members).ravel().tolist())
+        assert 2 in met, "the scripted policy"
+        assert met & {0, 1}, "a network"
+        state, totals = in_python.loop.run(in_python.loop.init(), 0, 3)
+        assert int(totals.updates) >= 2
+        assert all(np.isfinite(value) for value in jax.tree.leaves(totals.metrics))
+        _, stats = in_python.loop.test(state, 0, 6)
+        assert stats.focal_returns.shape == (6,)
+    finally:
+        in_python.loop.runner.host.close()
+
+
+def test_an_episode_that_starts_again_starts_with_an_empty_memory(marines):
+    """Rows of a batch are seats × environments; partners are in blocks of them."""
+    experiment = among_partners(marines, "iql", "vector", 4)
+    lineup = experiment.loop.runner.lineups[0]
+    assert lineup.mac.sides[0].blocks == 2
+    params = experiment.learner.acting(experiment.loop.init().learner)
+    policies = TeamPolicies(params, (experiment.loop.runner.policies[0][0],))
+    fresh = lineup.mac.init_memory(policies, 12)
+    used = jax.tree.map(lambda x: x + 1, fresh)
+    again = np.zeros(12, bool)
+    again[[3, 6]] = True
+    found = lineup.mac.restarted(jnp.asarray(again), fresh, used)
+    for values, start in zip(jax.tree.leaves(found), jax.tree.leaves(fresh), strict=True):
+        expected = np.asarray(start).reshape(12, -1) + ~again[:, None]
+        np.testing.assert_array_equal(np.asarray(values).reshape(12, -1), expected)
 
 
 def test_to_smac_has_smacs_methods_and_shapes():
@@ -197,7 +268,7 @@ def test_an_environment_without_an_answer_is_lost_after_the_timeout():
 
 BAD = {
     "seeds": ({"runner": "parallel", "seeds": 2}, "one seed at a time"),
-    "among others": ({"runner": "episode", "pool": "x"}, "needs a compiled environment"),
+    "a planner": ({"runner": "episode", "mac": "hop_mac"}, "plans in the compiled environment"),
 }
 
 
