@@ -575,11 +575,11 @@ MUTANTS: list[Mutant] = [
         ("return s.am_loss_coef * total", "return total"),
     ),
     *_of(
-        "modules/am/omg_plus_am.py",
-        f"{MODELS}::test_standardised_latents_ignore_what_does_not_count",
-        ("mean = (of_agents.mu * weight).sum(axes) / total", "mean = of_agents.mu.mean(axes)"),
-        (".sum(axes) / total + SPREAD", ".sum(axes) / total + 1e-6"),
-        ("of_agents.log_var - jnp.log(variance)", "of_agents.log_var"),
+        "modules/vae.py",
+        f"{MODELS}::test_latents_are_standardised_by_the_statistics_of_the_vaes_training_data",
+        ("(latents.mu - jax.lax.stop_gradient(self.latent_mean))", "latents.mu"),
+        ("(self.latent_deviation) ** 2 + SPREAD", "(self.latent_deviation) ** 2 + 1e-6"),
+        ("latents.log_var - jnp.log(variance)", "latents.log_var"),
     ),
     *_of(
         "modules/am/omg_plus_am.py",

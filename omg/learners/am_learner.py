@@ -53,7 +53,7 @@ class AMLearner:
             vae, state, metrics = self.compiled(vae, state, data, jax.random.fold_in(key, done), n=n)
             done += n
             report(done, {name: float(value.mean()) for name, value in metrics.items()})
-        return vae
+        return vae.with_latents_of(data)
 
     def _updates(self, vae: VAE, state: Any, data: Array, key: Array, n: int):
         def one(carry, k):

@@ -24,6 +24,10 @@ class VAESize:
     vae_hidden_dim: int = setting(128, "hidden units of VAE and CVAE", above=0)
 
 
+SPREAD = 0.05
+"""Added to the variance of a latent before it is scaled."""
+
+
 class Gaussian(NamedTuple):
     """Independent normal distributions along the last axis."""
 
@@ -50,23 +54,40 @@ def kl(q: Gaussian, p: Gaussian) -> Float[Array, "*rows"]:
 
 
 class VAE(eqx.Module):
-    """A VAE of states. Inputs are standardised: `shift` and `scale` are mean and deviation of the training data."""
+    """A VAE of states. Inputs are standardised: `shift` and `scale` are mean and deviation of the training data.
+
+    The means and deviations of the latents are those of the same data.
+    """
 
     encoder: MLP
     decoder: MLP
     shift: Float[Array, " s"]
     scale: Float[Array, " s"]
+    latent_mean: Float[Array, " latent"]
+    latent_deviation: Float[Array, " latent"]
 
     def __init__(self, size: int, hidden: int, latent: int, key: Array):
         k_encoder, k_decoder = jax.random.split(key)
         self.encoder = MLP((size, hidden, 2 * latent), k_encoder)
         self.decoder = MLP((latent, hidden, size), k_decoder)
         self.shift, self.scale = jnp.zeros(size), jnp.ones(size)
+        self.latent_mean, self.latent_deviation = jnp.zeros(latent), jnp.ones(latent)
 
     def fitted_to(self, mean: Float[Array, " s"], deviation: Float[Array, " s"]) -> VAE:
         # A constant feature has deviation 0 and is left unscaled.
         scale = jnp.where(deviation > 1e-6, deviation, 1.0)
         return eqx.tree_at(lambda v: (v.shift, v.scale), self, (mean, scale))
+
+    def with_latents_of(self, rows: Float[Array, "row s"]) -> VAE:
+        """Remembers mean and deviation of the latents of these rows."""
+        mu = self.encode(rows).mu
+        return eqx.tree_at(lambda v: (v.latent_mean, v.latent_deviation), self, (mu.mean(0), mu.std(0)))
+
+    def standard_latents(self, latents: Gaussian) -> Gaussian:
+        """Latents with mean 0 and deviation 1 on the training data; those that the VAE does not use stay small."""
+        variance = jax.lax.stop_gradient(self.latent_deviation) ** 2 + SPREAD
+        mu = (latents.mu - jax.lax.stop_gradient(self.latent_mean)) / jnp.sqrt(variance)
+        return Gaussian(mu, latents.log_var - jnp.log(variance))
 
     def standard(self, s: Float[Array, "*rows s"]) -> Float[Array, "*rows s"]:
         return (s - jax.lax.stop_gradient(self.shift)) / jax.lax.stop_gradient(self.scale)

@@ -9,6 +9,7 @@ from omg.components.episode_buffer import all_agents, time_first
 from omg.controllers import BasicMAC
 from omg.envs import make
 from omg.learners import QLearner4AM
+from omg.learners.am_learner import AMLearner, VAESettings
 from omg.modules.agents import AgentSettings, IDVRNNAgent
 from omg.modules.agents.mix_rnn_agent import PARTS, MixAgentSettings, MixRNNAgent
 from omg.modules.agents.rnn_agent import RNNAgent
@@ -16,8 +17,8 @@ from omg.modules.am import REGISTRY, Inferred, Judge, Seen
 from omg.modules.am.meliba_am import before
 from omg.modules.am.mix_am import RIVALS, info_nce, later, returns_of
 from omg.modules.am.omg_am import candidate_values, choose
-from omg.modules.am.omg_plus_am import SPREAD, ChosenOfOthers, negative_log_likelihood, standardised
-from omg.modules.vae import VAE, Gaussian, kl, unit_gaussian
+from omg.modules.am.omg_plus_am import ChosenOfOthers, negative_log_likelihood
+from omg.modules.vae import SPREAD, VAE, Gaussian, kl, unit_gaussian
 from omg.utils.settings import UserError
 from tests.conftest import play
 
@@ -45,7 +46,9 @@ def model(env, **config):
 
 
 def vae_of(env):
-    return VAE(env.spec.obs_size, 4, LATENT, jax.random.key(7))
+    """A VAE with statistics of latents that are not those of new networks."""
+    rows = jax.random.normal(jax.random.key(8), (32, env.spec.obs_size))
+    return VAE(env.spec.obs_size, 4, LATENT, jax.random.key(7)).with_latents_of(rows)
 
 
 def steps_taken(batch):
@@ -121,9 +124,7 @@ def test_a_subgoal_is_the_latent_of_what_an_agent_sees_some_steps_later(whose, f
     others = time_first(batch.others_obs if whose == "others" else batch.obs[..., None, :])
     alive = time_first(batch.others_alive if whose == "others" else batch.alive[..., None])
     counted = np.asarray(alive) & (np.asarray(time_first(batch.filled))[[0, *range(8)], ..., None] > 0)
-    latents = np.asarray(vae.encode(others).mu)
-    mean, variance = latents[counted].mean(0), latents[counted].var(0) + SPREAD
-    latents = (latents - mean) / np.sqrt(variance)
+    latents = np.asarray(vae.standard_latents(vae.encode(others)).mu)
     tested = 0
     for t, b, i in steps_taken(batch):
         for j in range(others.shape[3]):
@@ -202,12 +203,25 @@ def test_the_chosen_subgoals_likelihood_and_the_others_present(hunt):
     assert am.predicted_actions(params, inferred) is None
 
 
-def test_standardised_latents_ignore_what_does_not_count():
-    mu = jnp.array([[1.0, 0.0], [3.0, 0.0], [100.0, 50.0]])[:, None, None, None]
-    scaled = standardised(Gaussian(mu, jnp.zeros_like(mu)), jnp.array([1.0, 1.0, 0.0])[:, None, None, None])
-    np.testing.assert_allclose(scaled.mu[:2, 0, 0, 0, 0], np.array([-1, 1]) / np.sqrt(1 + SPREAD), rtol=1e-5)
-    np.testing.assert_allclose(scaled.mu[:2, 0, 0, 0, 1], 0.0)
-    np.testing.assert_allclose(scaled.log_var[0, 0, 0, 0], -np.log([1 + SPREAD, SPREAD]), rtol=1e-5)
+def test_latents_are_standardised_by_the_statistics_of_the_vaes_training_data():
+    """Whatever a batch holds: the same latent has the same standardised value in every batch."""
+    rows = jnp.asarray(np.random.default_rng(0).normal(3.0, 2.0, (64, 5)), jnp.float32)
+    vae = VAE(5, 8, 2, KEY).fitted_to(rows.mean(0), rows.std(0)).with_latents_of(rows)
+    found = vae.encode(rows)
+    scaled, mu = vae.standard_latents(found), np.asarray(found.mu)
+    variance = mu.var(0) + SPREAD
+    np.testing.assert_allclose(scaled.mu, (mu - mu.mean(0)) / np.sqrt(variance), rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(scaled.log_var, found.log_var - np.log(variance), rtol=1e-3, atol=1e-5)
+    one = vae.standard_latents(vae.encode(rows[:1]))
+    np.testing.assert_allclose(one.mu[0], scaled.mu[0], rtol=1e-4, atol=1e-5)
+
+
+def test_pre_training_remembers_the_statistics_of_the_latents():
+    rows = jnp.asarray(np.random.default_rng(1).normal(0.0, 1.0, (64, 5)), jnp.float32)
+    settings = VAESettings(vae_updates=3, vae_batch_size=8)
+    vae = AMLearner(settings).train(VAE(5, 8, 2, KEY), rows, KEY, lambda done, metrics: None)
+    np.testing.assert_allclose(vae.latent_mean, vae.encode(rows).mu.mean(0), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(vae.latent_deviation, vae.encode(rows).mu.std(0), rtol=1e-4, atol=1e-5)
 
 
 def test_the_likelihood_is_greatest_at_the_right_mean_and_spread():

@@ -24,9 +24,6 @@ from omg.modules.am.omg_am import OMGAM, OMGSettings
 from omg.modules.vae import VAE, Gaussian, gaussian_of, kl
 from omg.utils.settings import UserError, fill, setting
 
-SPREAD = 0.05
-"""Added to the variance of a latent before it is scaled: latents that the VAE does not use stay small."""
-
 
 @dataclass(frozen=True)
 class OMGPlusSettings(OMGSettings):
@@ -39,7 +36,7 @@ class OMGPlusSettings(OMGSettings):
     subgoal_loss: Literal["likelihood", "kl"] = setting(
         "likelihood", "OMG+: the chosen subgoal's log-likelihood, or OMG's KL to its distribution"
     )
-    normalise: bool = setting(True, "OMG+: latents have mean 0 and standard deviation 1 in every batch")
+    normalise: bool = setting(True, "OMG+: latents have mean 0 and standard deviation 1 on the VAE's training data")
     mask_dead: bool = setting(True, "OMG+: no subgoal is learned from agents that died or left")
     eta_by: Literal["episode", "step"] = setting("episode", "OMG+: η decides for whole episodes or for every step")
     target_model: bool = setting(True, "OMG+: target networks of Q-learners see the subgoals of a target agent model")
@@ -139,7 +136,7 @@ class OMGPlusAM(OMGAM):
         else:
             of_agents = vae.encode(time_first(batch.others_obs))
         if self.settings.normalise:
-            of_agents = standardised(of_agents, self._counted(batch))
+            of_agents = vae.standard_latents(of_agents)
         return jax.tree.map(lambda x: x.reshape(*x.shape[:-2], -1), of_agents)
 
     def _counted(self, batch: FocalBatch) -> Float[Array, "time batch seat other"]:
@@ -221,16 +218,6 @@ class OMGPlusAM(OMGAM):
     def _decode(self, params, goals: Array) -> tuple[Array, Array]:
         others = params["omg_plus_am"].decoder(goals).reshape(*goals.shape[:-1], self.others, -1)
         return others[..., : self.spec.obs_size], others[..., self.spec.obs_size :]
-
-
-def standardised(of_agents: Gaussian, counted: Float[Array, "time batch seat other"]) -> Gaussian:
-    """Mean 0 and standard deviation 1 of every latent over all that is counted."""
-    weight = counted[..., None]
-    total = jnp.maximum(weight.sum(), 1.0)
-    axes = tuple(range(of_agents.mu.ndim - 1))
-    mean = (of_agents.mu * weight).sum(axes) / total
-    variance = ((of_agents.mu - mean) ** 2 * weight).sum(axes) / total + SPREAD
-    return Gaussian((of_agents.mu - mean) / jnp.sqrt(variance), of_agents.log_var - jnp.log(variance))
 
 
 def negative_log_likelihood(believed: Gaussian, point: Float[Array, "*rows latent"]) -> Float[Array, "*rows"]:
