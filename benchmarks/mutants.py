@@ -460,19 +460,23 @@ MUTANTS: list[Mutant] = [
         ("masked_mean(-of_taken, mask)", "masked_mean(of_taken, mask)"),
     ),
     *_of(
-        "modules/am/liam_am.py",
+        "modules/am/base_am.py",
         f"{KNOWN}::test_liams_loss_is_squared_error_plus_cross_entropy_over_living_agents",
         ("batch.filled[..., None] * batch.others_alive", "1.0 * batch.others_alive"),
         (
             "batch.filled[..., None] * batch.others_alive",
             "batch.filled[..., None] * (batch.others_alive | True)",
         ),
+    ),
+    *_of(
+        "modules/am/liam_am.py",
+        f"{KNOWN}::test_liams_loss_is_squared_error_plus_cross_entropy_over_living_agents",
         ("self.settings.am_loss_coef * (obs_loss + act_loss)", "self.settings.am_loss_coef * obs_loss"),
         ("self.settings.am_loss_coef * (obs_loss + act_loss)", "self.settings.am_loss_coef * act_loss"),
         ("self.settings.am_loss_coef * (obs_loss + act_loss)", "(obs_loss + act_loss)"),
     ),
     *_of(
-        "modules/am/liam_am.py",
+        "modules/am/base_am.py",
         f"{FOCAL}::test_prediction_losses[liam_am]",
         ("time_first(batch.others_obs)) ** 2).mean(-1)", "time_first(batch.others_obs)) ** 2).sum(-1)"),
     ),
@@ -567,10 +571,6 @@ MUTANTS: list[Mutant] = [
         f"{MODELS}::test_the_chosen_subgoals_likelihood_and_the_others_present",
         ("mask = time_first(batch.mask)[..., None] * chosen.counts", "mask = chosen.counts"),
         ("s.present_coef * (obs_loss + act_loss)", "s.present_coef * act_loss"),
-        (
-            "there = time_first(batch.filled[..., None] * batch.others_alive)",
-            "there = time_first(batch.others_alive * 1.0)",
-        ),
         ('if s.subgoal_loss == "kl":', 'if s.subgoal_loss != "kl":'),
         ("return s.am_loss_coef * total", "return total"),
     ),

@@ -181,6 +181,11 @@ class FocalBatch(NamedTuple):
         """1 where the focal agent took a step while alive."""
         return self.filled * self.alive
 
+    @property
+    def shown(self) -> Float[Array, "batch time seat"]:
+        """1 where something was seen: at every step, and after the last one."""
+        return jnp.concatenate([jnp.ones_like(self.filled[:, :1]), self.filled[:, :-1]], 1)
+
 
 def refine(batch: EpisodeBatch, n_agents: int, group: tuple[int, ...] = (0,)) -> FocalBatch:
     """`n_agents × B` episodes, ordered by the focal seat, into B rows of `n_agents` columns.

@@ -94,8 +94,10 @@ class HostRunner:
         self.restart = jax.jit(mac.restarted)
 
     def seated(self, mac: Controller, episodes: int) -> HostRunner:
-        """The same environments for another controller. With fewer environments than episodes of a collection, the
-        episodes are played in turns."""
+        """The same environments for another controller, with so many episodes in a collection.
+
+        If there are fewer environments, the episodes are played in turns.
+        """
         other = copy(self)
         other.batch_size = episodes
         other._use(mac)
@@ -234,7 +236,7 @@ class HostRunner:
     def _replace(self, i: int, env: Any, lost: EnvLost) -> None:
         self.losses.dropped += 1
         self.losses.in_a_row += 1
-        if self.losses.in_a_row >= PATIENCE * self.batch_size:
+        if self.losses.in_a_row >= PATIENCE * len(self.envs):
             self.close()
             raise EnvsFailed(
                 f"all environments keep failing ({self.losses.in_a_row} failures in a row). The last one: {lost}."

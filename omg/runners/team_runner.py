@@ -99,10 +99,14 @@ class TeamRunner:
             mac = MultiModuleMAC(env.spec, focal, offsets, sides)
             rounds = max(-(-group.size // side.blocks) for group, side in zip(members, sides, strict=True))
             schedule += [(len(self.lineups), r) for r in range(rounds)]
-            runner: Any = VectorRunner(env, mac, scheme, groups, n * envs, n_seeds)
-            self.lineups.append(Lineup(chosen, mac, host.seated(mac, n * envs) if host else runner))
+            if host:
+                runner: Any = host.seated(mac, n * envs)
+            else:
+                runner = VectorRunner(env, mac, scheme, groups, n * envs, n_seeds)
+            self.lineups.append(Lineup(chosen, mac, runner))
             weights.append(float(np.prod([group.size for group in members])))
         self.each = self.lineups[0].runner.each
+        self.carry = jax.jit(self.each(self._carried))
         self.edges = np.cumsum(weights) / np.sum(weights)
         self.schedule = np.array(schedule)
         """The collections of a test: lineup, and which stretch of its members."""
@@ -177,7 +181,7 @@ class TeamRunner:
         first, stats = episode(key, self.identities(ids) if self.mac.given_identity else None)
         if self.episodes == 1:
             return first, stats
-        carried = jax.jit(self.each(self._carried))(params, first)
+        carried = self.carry(params, first)
         second, later = episode(self.each(lambda k: jax.random.fold_in(k, 3))(key), carried)
         both = self.each(lambda *x: jax.tree.map(self._seat_by_seat, *x))
         return both(first, second), both(stats, later)

@@ -11,7 +11,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from omg.components.episode_buffer import EpisodeBatch, Groups, Scheme, pack
 from omg.controllers.base import Controller
+from omg.envs.host import HostEnv
 from omg.envs.multiagentenv import MultiAgentEnv, Timestep
+from omg.utils.settings import UserError
 
 SEEN = ("obs", "state", "avail_actions", "alive")
 """Fields of a time step that are known before the agents act."""
@@ -70,6 +72,11 @@ class VectorRunner:
         batch_size: int,
         n_seeds: int | None = None,
     ):
+        if isinstance(env, HostEnv):
+            raise UserError(
+                f"{env.spec.name} runs in Python, and this plays it in the compiled program. There omg train and omg "
+                "pretrain work (runner: episode or parallel), and omg evaluate without --pool."
+            )
         self.env = env
         self.mac = mac
         self.scheme = scheme

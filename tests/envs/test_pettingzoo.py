@@ -196,7 +196,7 @@ def test_unsupported_settings_raise_a_user_error(settings, hint):
         open_pettingzoo(settings, 0)
 
 
-def test_training_on_an_environment_of_pettingzoo(tmp_path):
+def test_training_on_an_environment_of_pettingzoo(tmp_path, capsys):
     words = [
         "--config=iql",
         "--env-config=pettingzoo",
@@ -218,3 +218,8 @@ def test_training_on_an_environment_of_pettingzoo(tmp_path):
     summary = json.loads((tmp_path / "omg" / "summary.json").read_text())
     assert summary["dropped_episodes"] == 0
     assert "test_focal_return_mean" in summary
+    assert main(["evaluate", f"--checkpoint_path={tmp_path / 'omg'}", "--test_nepisode=1"]) == 0
+    pool = [f"--checkpoint_path={tmp_path / 'omg'}", f"--pool={tmp_path / 'run'}", f"--run_dir={tmp_path / 'e'}"]
+    capsys.readouterr()
+    assert main(["evaluate", *pool]) == 2
+    assert "runs in Python" in capsys.readouterr().err

@@ -83,3 +83,9 @@ def action_loss(logits: Float[Array, "time batch seat other action"], batch: Foc
     of_taken = pick(jax.nn.log_softmax(logits[:-1], -1), actions)
     right = logits[:-1].argmax(-1) == actions
     return masked_mean(-of_taken, mask), masked_mean(right.astype(jnp.float32), mask)
+
+
+def observation_loss(decoded: Float[Array, "time batch seat other obs"], batch: FocalBatch) -> Float[Array, ""]:
+    """The mean squared error of the others' present observations, while they are alive."""
+    there = time_first(batch.filled[..., None] * batch.others_alive)
+    return masked_mean(((decoded - time_first(batch.others_obs)) ** 2).mean(-1), there)

@@ -10,11 +10,10 @@ import equinox as eqx
 import jax
 from jaxtyping import Array
 
-from omg.components.episode_buffer import masked_mean, time_first
 from omg.components.layers import GRU, MLP, Linear, unroll_rows
 from omg.envs.multiagentenv import Spec
 from omg.modules.am.base import AgentModel, Inferred
-from omg.modules.am.base_am import action_loss
+from omg.modules.am.base_am import action_loss, observation_loss
 from omg.utils.settings import fill, setting
 
 
@@ -67,8 +66,7 @@ class LIAM(AgentModel):
     def loss(self, params, seen, batch, inferred, chosen, key):
         """Squared error of the others' observations and cross-entropy of their actions."""
         obs, logits = self._decode(params, inferred.embedding)
-        mask = time_first(batch.filled[..., None] * batch.others_alive)
-        obs_loss = masked_mean(((obs - time_first(batch.others_obs)) ** 2).mean(-1), mask)
+        obs_loss = observation_loss(obs, batch)
         act_loss, accuracy = action_loss(logits, batch)
         metrics = {"am_loss": obs_loss + act_loss, "am_obs_loss": obs_loss, "action_accuracy": accuracy}
         return self.settings.am_loss_coef * (obs_loss + act_loss), metrics

@@ -20,7 +20,7 @@ from omg.components.layers import GRU, MLP, Linear, unroll_rows
 from omg.envs.multiagentenv import Spec
 from omg.modules.agents.mix_rnn_agent import PARTS, MixSize
 from omg.modules.am.base import AgentModel, Inferred
-from omg.modules.am.base_am import action_loss
+from omg.modules.am.base_am import action_loss, observation_loss
 from omg.utils.settings import fill, setting
 
 RIVALS = 64
@@ -87,9 +87,8 @@ class MixAM(AgentModel):
         z_actions, z_obs, z_future, z_return = jnp.split(inferred.embedding, PARTS, -1)
         there = time_first(batch.filled[..., None] * batch.others_alive)
         act_loss, accuracy = action_loss(self._split(net.actions(z_actions)), batch)
-        obs_loss = masked_mean(((self._split(net.obs(z_obs)) - others_obs) ** 2).mean(-1), there)
-        filled = time_first(batch.filled)
-        shown = jnp.concatenate([jnp.ones_like(filled[:1]), filled[:-1]])[..., None] * time_first(batch.others_alive)
+        obs_loss = observation_loss(self._split(net.obs(z_obs)), batch)
+        shown = time_first(batch.shown[..., None] * batch.others_alive)
         change, still = later(others_obs, there, shown, self.settings.mix_ahead)
         future_loss = masked_mean(((self._split(net.future(z_future)) - change) ** 2).mean(-1), still)
         return_loss = info_nce(z_return, net.returns(returns_of(batch)[..., None]), time_first(batch.mask))

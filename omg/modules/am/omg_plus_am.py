@@ -19,7 +19,7 @@ from omg.components.episode_buffer import FocalBatch, masked_mean, time_first
 from omg.components.layers import GRU, MLP, Linear, unroll_rows
 from omg.envs.multiagentenv import Spec
 from omg.modules.am.base import Inferred, Judge, Seen
-from omg.modules.am.base_am import action_loss
+from omg.modules.am.base_am import action_loss, observation_loss
 from omg.modules.am.omg_am import OMGAM, OMGSettings
 from omg.modules.vae import VAE, Gaussian, gaussian_of, kl
 from omg.utils.settings import UserError, fill, setting
@@ -141,8 +141,7 @@ class OMGPlusAM(OMGAM):
 
     def _counted(self, batch: FocalBatch) -> Float[Array, "time batch seat other"]:
         """1 where a modelled agent is there (with `mask_dead`: alive), the state after the last step included."""
-        filled = time_first(batch.filled)
-        shown = jnp.concatenate([jnp.ones_like(filled[:1]), filled[:-1]])
+        shown = time_first(batch.shown)
         if self.settings.subgoal_of == "state":
             alive = time_first(batch.alive)[..., None]
         else:
@@ -200,8 +199,7 @@ class OMGPlusAM(OMGAM):
         total = goal_loss
         if s.present_coef:
             obs, logits = self._decode(params, posterior.mu)
-            there = time_first(batch.filled[..., None] * batch.others_alive)
-            obs_loss = masked_mean(((obs - time_first(batch.others_obs)) ** 2).mean(-1), there)
+            obs_loss = observation_loss(obs, batch)
             act_loss, accuracy = action_loss(logits, batch)
             total = total + s.present_coef * (obs_loss + act_loss)
             metrics |= {"am_obs_loss": obs_loss, "action_accuracy": accuracy}
