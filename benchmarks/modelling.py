@@ -46,7 +46,7 @@ def follow(config: str, env_name: str = "foraging", **updates: Any) -> None:
     artifacts = {}
     if settings["am_model"] == "omg_am":
         card, of_vae = card_of("vae", env.spec, settings), fill(VAESettings, settings)
-        data = jnp.asarray(states_of(env, [known], of_vae.vae_episodes, card["obs_is_state"]))
+        data = jnp.asarray(states_of(env, [known], of_vae.vae_episodes, card["encoded"]))
         fresh = build_vae(card, jax.random.key(0))
         artifacts["vae"] = AMLearner(of_vae).train(fresh, data, jax.random.key(1), lambda done, metrics: None)
     experiment = build(settings, StandIns([known], artifacts))

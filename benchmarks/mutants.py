@@ -160,9 +160,14 @@ MUTANTS: list[Mutant] = [
         ("td.q_targets(valued, q_next", "td.q_targets(steps, q_next"),
     ),
     *_of(
-        "controllers/basic_controller.py",
+        "components/episode_buffer.py",
         "test_with_partners.py::test_a_group_learns_together_among_frozen_partners",
-        ("(np.arange(n)[:, None] + np.array(self.group)) % n", "(np.arange(n)[:, None] - np.array(self.group)) % n"),
+        ("seat=columns(focal[:, None] % n_agents)[:, 0]", "seat=columns((focal[:, None] + 1) % n_agents)[:, 0]"),
+    ),
+    *_of(
+        "modules/am/omg_plus_am.py",
+        f"{MODELS}::test_an_agent_is_described_by_its_own_place_in_the_state",
+        ("(batch.seat[..., None] + np.arange(1, n)) % n", "(batch.seat[..., None] + np.arange(n - 1)) % n"),
     ),
     # --- environments in Python
     *_of(
@@ -547,8 +552,8 @@ MUTANTS: list[Mutant] = [
         "modules/am/omg_plus_am.py",
         f"{MODELS}::test_a_subgoal_is_the_latent_of_what_an_agent_sees_some_steps_later",
         (
-            "of_agents = vae.encode(time_first(batch.others_obs))",
-            "of_agents = vae.encode(time_first(batch.others_obs * 2))",
+            "of_agents = vae.encode(time_first(self._described(batch)))",
+            "of_agents = vae.encode(time_first(self._described(batch) * 2))",
         ),
         ("chosen._replace(mu=chosen.mu - of_states.mu)", "chosen"),
         ("alive = time_first(batch.others_alive)", "alive = jnp.ones_like(time_first(batch.others_alive))"),

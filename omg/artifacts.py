@@ -15,7 +15,8 @@ import jax.numpy as jnp
 
 from omg.config import env_label, env_words
 from omg.envs.multiagentenv import Spec
-from omg.modules.am.omg_am import OMGSettings
+from omg.modules.am import REGISTRY as am_REGISTRY
+from omg.modules.am.omg_am import OMGAM, OMGSettings
 from omg.modules.goal_sets import GoalSettings, GoalSpace, event_size
 from omg.modules.vae import VAE
 from omg.opponents import scripted, zoo
@@ -101,9 +102,16 @@ class ArtifactType(NamedTuple):
 
 def _vae_card(spec: Spec, config: Mapping[str, Any]) -> Card:
     s = fill(OMGSettings, config)
-    size = spec.state_size if s.obs_is_state else spec.obs_size
+    encoded = _model_of(config).encodes(spec, config)
+    size = {"state": spec.state_size, "obs": spec.obs_size, "agents": len((*spec.agents_in_state, ())[0])}[encoded]
     sizes = {"size": size, "vae_latent_dim": s.vae_latent_dim, "vae_hidden_dim": s.vae_hidden_dim}
-    return _env_of(config) | {"obs_is_state": s.obs_is_state} | sizes
+    return _env_of(config) | {"obs_is_state": s.obs_is_state, "encoded": encoded} | sizes
+
+
+def _model_of(config: Mapping[str, Any]) -> type[OMGAM]:
+    """The agent model that a VAE is for; OMG unless the configuration names another one with a VAE."""
+    model = am_REGISTRY.get(str(config.get("am_model")), OMGAM)
+    return model if issubclass(model, OMGAM) else OMGAM
 
 
 def _goal_card(spec: Spec, config: Mapping[str, Any]) -> Card:
@@ -166,9 +174,14 @@ def find(
     if newest is None:
         raise UserError(
             f"{config['name']} needs pre-trained {name}, and {home(name, config)} has none that fits. Make it: "
-            f"omg pretrain --config={kind.command}{_changed(kind, config)} {env_words(config)}"
+            f"omg pretrain --config={_plus(wanted, kind)}{_changed(kind, config)} {env_words(config)}"
         )
     return _load(name, newest, wanted)
+
+
+def _plus(wanted: Card, kind: ArtifactType) -> str:
+    """The configuration whose VAE fits: OMG's, or OMG+'s."""
+    return "iql_omg_plus" if wanted.get("encoded") == "agents" else kind.command
 
 
 def _changed(kind: ArtifactType, config: Mapping[str, Any]) -> str:
@@ -207,5 +220,5 @@ def _check(name: str, found: checkpoints.Checkpoint, wanted: Card) -> None:
                         f"{new.get(argument)}."
                     )
         elif old != new:
-            option = f": add --{key}={old}" if key not in ("env", "size") else ""
+            option = f": add --{key}={old}" if key not in ("env", "size", "encoded") else ""
             raise UserError(f"{name} in {found.path} was made with {key} {old}, this run has {new}{option}.")

@@ -256,7 +256,8 @@ def training(task: Task, method: str, shared: dict[str, Any]) -> list[dict[str, 
     if "vae" not in needs_of(config):
         return [train]
     vae = f"vae_of_{method}"
-    of_vae = {key: value for key, value in own.items() if key.startswith("vae") or key == "obs_is_state"}
+    decide = ("obs_is_state", "subgoal_of", "subgoal_features")
+    of_vae = {key: value for key, value in own.items() if key.startswith("vae") or key in decide}
     return [{"pretrain": name, "name": vae, "pool": task.pool, **of_vae}, train | {"vae_path": f"{{{vae}}}"}]
 
 

@@ -22,6 +22,7 @@ from omg.config import Command
 from omg.controllers import REGISTRY as mac_REGISTRY
 from omg.controllers.scripted_controller import ScriptedMAC
 from omg.envs import MultiAgentEnv
+from omg.envs.host import HostEnv
 from omg.evaluation.metrics import summarise
 from omg.opponents import REGISTRY as scripted_REGISTRY
 from omg.opponents import random_action, zoo
@@ -118,6 +119,11 @@ def make_pool(command: Command, config: dict[str, Any]) -> Any:
 
 def check_settings(config: Mapping[str, Any], env: MultiAgentEnv) -> PoolSettings:
     s = fill(PoolSettings, config)
+    if isinstance(env, HostEnv):
+        raise UserError(
+            f"a pool is trained in the compiled program, and {env.spec.name} runs in Python: train teams with omg "
+            "train; the folder of a run is a pool (--pool=results/RUN)."
+        )
     train, test = scripted_split(env.spec.name, s) if env.spec.name in scripted_REGISTRY else ([], [])
     if env.spec.name not in scripted_REGISTRY and (s.pool_rules or s.pool_test_rules):
         raise UserError(f"{env.spec.name} has no scripted policies: leave out --pool_rules and --pool_test_rules.")

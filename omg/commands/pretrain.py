@@ -22,7 +22,7 @@ from omg.envs.host import HostEnv
 from omg.evaluation.figures import goal_figure, vae_figures
 from omg.learners import AM_REGISTRY, goal_learning
 from omg.learners.am_learner import VAESettings
-from omg.modules.am.omg_am import OMGSettings
+from omg.modules.am.omg_am import Encoded, OMGSettings
 from omg.modules.goal_sets import GoalSettings, GoalSpace
 from omg.opponents import random_action
 from omg.opponents.pool import PoolSettings
@@ -61,7 +61,7 @@ def pretrain_vae(config: dict[str, Any]) -> Path:
     members = pool.ids(["train"])
     groups = pool.groups(env.spec, members)
     with host_of(env, config) as host:
-        data = states_of(env, groups, s.vae_episodes, card["obs_is_state"], host)
+        data = states_of(env, groups, s.vae_episodes, card["encoded"], host)
     say(f"{len(data):,} states of {card['size']} features from {len(members)} opponents")
     key = jax.random.key(config["seed"])
     held_out, data = data[: len(data) // 10], data[len(data) // 10 :]
@@ -156,9 +156,9 @@ def host_of(env: MultiAgentEnv, config: dict[str, Any]) -> Iterator[HostRunner |
 
 
 def states_of(
-    env: MultiAgentEnv, groups: Sequence[PolicyGroup], episodes: int, of_state: bool, host: HostRunner | None = None
+    env: MultiAgentEnv, groups: Sequence[PolicyGroup], episodes: int, encoded: Encoded, host: HostRunner | None = None
 ) -> np.ndarray:
-    """The states of some episodes of each member (in a team of its own copies) and of random play, shuffled."""
+    """What is encoded of some episodes of each member (in a team of its own copies) and of random play, shuffled."""
     rows = []
     random = PolicyGroup(ScriptedMAC(env.spec, random_action), jnp.zeros(1, jnp.int32), (-1,))
     for group in (*groups, random):
@@ -173,11 +173,13 @@ def states_of(
             runner = VectorRunner(env, group.mac, *make_scheme(env.spec), episodes, n_seeds=n)
             play = jax.jit(lambda p, keys, r=runner, n=n: r.play(p, jnp.zeros(n, jnp.int32), keys, True).batch)
             batch = play(group.policies, keys)
-        values = batch.unpacked("state" if of_state else "obs")
+        values = np.asarray(batch.unpacked("obs" if encoded == "obs" else "state"))
+        if encoded == "agents":
+            values = values[..., np.array(env.spec.agents_in_state)]
         # The state after the last step counts as well; observations of dead agents do not.
         real = np.asarray(batch["filled"])
         real = real | np.concatenate([np.zeros_like(real[..., :1]), real[..., :-1]], -1)
-        if not of_state:
+        if encoded != "state":
             real = real[..., None] & np.asarray(batch["alive"])
-        rows.append(np.asarray(values)[real].reshape(-1, values.shape[-1]))
+        rows.append(values[real].reshape(-1, values.shape[-1]))
     return np.random.default_rng(0).permutation(np.concatenate(rows)).astype(np.float32)

@@ -170,6 +170,8 @@ class FocalBatch(NamedTuple):
     others_actions: Int[Array, "batch time seat other"]
     others_alive: Bool[Array, "batch time seat other"]
     prior: Float[Array, "batch seat embedding"]
+    seat: Int[Array, "batch seat"] | None = None
+    """Which seat the focal agent of a column has."""
 
     @property
     def last_actions(self) -> Int[Array, "batch time seat"]:
@@ -228,6 +230,7 @@ def refine(batch: EpisodeBatch, n_agents: int, group: tuple[int, ...] = (0,)) ->
         others_actions=theirs(batch.actions),
         others_alive=theirs(batch.alive),
         prior=shared(prior)[:, 0],
+        seat=columns(focal[:, None] % n_agents)[:, 0],
     )
 
 
@@ -251,6 +254,7 @@ def all_agents(batch: EpisodeBatch, n_agents: int) -> FocalBatch:
         others_actions=batch.actions[:, :, others],
         others_alive=batch.alive[:, :, others],
         prior=jnp.zeros((batch.batch_size, n_agents, 0)),
+        seat=jnp.broadcast_to(jnp.arange(n_agents), (batch.batch_size, n_agents)),
     )
 
 

@@ -12,7 +12,6 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int
 
 from omg.components.action_selectors import REGISTRY as selector_REGISTRY
@@ -163,7 +162,7 @@ class BasicMAC(Controller):
         self,
         obs: Float[Array, "*rows agent obs"],
         last_actions: Int[Array, "*rows agent"],
-        seats: Int[Array, " agent"] | None = None,
+        seats: Int[Array, "*any agent"] | None = None,
     ) -> Float[Array, "*rows agent input"]:
         """Each agent's own input. `seats` are the seats of the agent axis; None: all of them in order."""
         inputs = [obs]
@@ -205,10 +204,7 @@ class BasicMAC(Controller):
 
     def seen(self, batch: FocalBatch) -> Seen:
         """The inputs of the agent model along whole episodes."""
-        n, columns = self.spec.n_agents, batch.obs.shape[2]
-        # With a group that learns together, every episode has a column for each of its agents.
-        seats = None if columns == n else jnp.asarray((np.arange(n)[:, None] + np.array(self.group)) % n).reshape(-1)
-        own = self.build_inputs(batch.obs, batch.last_actions, seats)
+        own = self.build_inputs(batch.obs, batch.last_actions, None if batch.seat is None else batch.seat[:, None])
         # A replay plays single episodes: nothing is carried over, and the prior is empty.
         start = batch.prior[..., : self.carried_size] if self.carried_size and batch.prior.shape[-1] else None
         return Seen(time_first(own), time_first(batch.state if self.obs_is_state else batch.obs), start)

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 from PIL import Image
 
 from omg.envs.grid import COLOURS, GOAL_SIZE, MOVE_NAMES, board, disc, relative_goals, steps_to
-from omg.envs.multiagentenv import Goals, MultiAgentEnv, Spec, Storage, Timestep
+from omg.envs.multiagentenv import Goals, MultiAgentEnv, Spec, Storage, Timestep, rows_of
 from omg.utils.settings import UserError
 
 NOOP, UP, DOWN, LEFT, RIGHT, LOAD = range(6)
@@ -74,7 +74,10 @@ class Foraging(MultiAgentEnv):
         # Positions and levels are small integers. Networks see them in units of the board; replay stores the integers.
         self.scale = 1 / s.grid_size
         whole = Storage("int8", self.scale) if s.grid_size <= 127 else Storage()
-        self.spec = Spec("foraging", s.players, 6, size, size, s.episode_limit, "mixed", whole, whole)
+        agents = rows_of(3 * s.food, s.players, 3)
+        self.spec = Spec(
+            "foraging", s.players, 6, size, size, s.episode_limit, "mixed", whole, whole, agents_in_state=agents
+        )
         self.n_goals, self.goal_size = s.food, GOAL_SIZE
         self.goal_types = (0,) * s.food
         self.goal_names = tuple(str(i + 1) for i in range(s.food))

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int
 from PIL import Image, ImageDraw
 
 from omg.envs.grid import COLOURS, LINES, PAPER
-from omg.envs.multiagentenv import GameType, Goals, MultiAgentEnv, Spec, Timestep
+from omg.envs.multiagentenv import GameType, Goals, MultiAgentEnv, Spec, Timestep, rows_of
 from omg.utils.settings import UserError, nearest
 
 TEXT, CHOSEN = (60, 60, 60), (250, 226, 160)
@@ -81,7 +81,9 @@ class MatrixGame(MultiAgentEnv):
         size = self.n_states + n * max(shape)
         self.n_goals = self.goal_size = max(shape)
         self.goal_types = tuple(range(self.n_goals))
-        self.spec = Spec("matrix_game", n, max(shape), size, size, limit, _game_type(tensors, shared))
+        agents = rows_of(self.n_states, n, max(shape))
+        game_type = _game_type(tensors, shared)
+        self.spec = Spec("matrix_game", n, max(shape), size, size, limit, game_type, agents_in_state=agents)
         # By convention the first action of a mixed game cooperates, as the scripted strategies have it.
         dilemma = self.spec.game_type == "mixed" and shape == (2,) * n
         self.action_names = ("cooperate", "defect") if dilemma else tuple(str(i) for i in range(max(shape)))

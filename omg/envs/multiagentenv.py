@@ -60,6 +60,8 @@ class Spec:
     state_storage: Storage = PLAIN
     obs_layout: tuple[tuple[str, tuple[int, ...]], ...] = ()
     """Names and shapes of the components of an observation, in order. Scripted policies use it; may be empty."""
+    agents_in_state: tuple[tuple[int, ...], ...] = ()
+    """For every agent the places in the global state that describe it alone. OMG+ learns with it; may be empty."""
 
     def team_reward(self, reward: Float[Array | np.ndarray, "*axes agent"]) -> Float[Array, "*axes"]:
         """One reward for the team.
@@ -71,6 +73,11 @@ class Spec:
         if self.game_type == "cooperative":
             return reward.mean(-1)
         return reward.sum(-1) if self.game_type == "mixed" else reward[..., 0]
+
+
+def rows_of(start: int, agents: int, size: int) -> tuple[tuple[int, ...], ...]:
+    """Places of a vector in which every agent has a row of so many numbers, one row after the other."""
+    return tuple(tuple(range(start + i * size, start + (i + 1) * size)) for i in range(agents))
 
 
 class Timestep(NamedTuple):

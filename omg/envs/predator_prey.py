@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw
 
 from omg.envs.grid import COLOURS
 from omg.envs.jaxmarl_adapter import import_jaxmarl
-from omg.envs.multiagentenv import GameType, Goals, MultiAgentEnv, Spec, Timestep
+from omg.envs.multiagentenv import GameType, Goals, MultiAgentEnv, Spec, Timestep, rows_of
 from omg.utils.settings import UserError
 
 DIRECTIONS = np.array([[0.0, 0.0], [-1.0, 0.0], [1.0, 0.0], [0.0, -1.0], [0.0, 1.0]])
@@ -66,7 +66,11 @@ class PredatorPrey(MultiAgentEnv):
         obs_size = 4 + 2 * s.obstacles + 2 * n + 2
         state_size = 2 * entities + 2 * (n + 1)
         game_type: GameType = "mixed" if s.credit == "own" else "cooperative"
-        self.spec = Spec("predator_prey", n, 5, obs_size, state_size, s.episode_limit, game_type)
+        position, velocity = rows_of(0, n, 2), rows_of(2 * entities, n, 2)
+        agents = tuple(p + v for p, v in zip(position, velocity, strict=True))
+        self.spec = Spec(
+            "predator_prey", n, 5, obs_size, state_size, s.episode_limit, game_type, agents_in_state=agents
+        )
         self.n_goals, self.goal_size = len(SIDES), 5
         self.goal_types = tuple(range(len(SIDES)))
         self.goal_names = ("left", "right", "below", "above")

@@ -25,7 +25,7 @@ from omg.envs.grid import (
     stays_on_board,
     steps_to,
 )
-from omg.envs.multiagentenv import Goals, MultiAgentEnv, Spec, Storage, Timestep
+from omg.envs.multiagentenv import Goals, MultiAgentEnv, Spec, Storage, Timestep, rows_of
 from omg.utils.settings import UserError
 
 SNOW = (126, 160, 190)
@@ -79,7 +79,10 @@ class Snowdrift(MultiAgentEnv):
         layout = (("players", (s.players, 2)), ("drifts", (s.drifts, 3)), ("time", (1,)))
         size = 2 * s.players + 3 * s.drifts + 1
         integers = Storage("int8" if max(s.grid_size, s.episode_limit) <= 127 else "int16", self.scale)
-        self.spec = Spec("snowdrift", s.players, 5, size, size, s.episode_limit, "mixed", integers, integers, layout)
+        agents = rows_of(0, s.players, 2)
+        self.spec = Spec(
+            "snowdrift", s.players, 5, size, size, s.episode_limit, "mixed", integers, integers, layout, agents
+        )
         self.n_goals, self.goal_size = s.drifts, GOAL_SIZE
         self.goal_types = (0,) * s.drifts
         self.goal_names = tuple(str(i + 1) for i in range(s.drifts))

@@ -28,7 +28,7 @@ from omg.envs.grid import (
     stays_on_board,
     steps_to,
 )
-from omg.envs.multiagentenv import Goals, MultiAgentEnv, Spec, Storage, Timestep
+from omg.envs.multiagentenv import Goals, MultiAgentEnv, Spec, Storage, Timestep, rows_of
 from omg.utils.settings import UserError
 
 BROWN, RED = (150, 111, 72), (176, 58, 46)
@@ -88,7 +88,10 @@ class StagHunt(MultiAgentEnv):
         layout = (("hunters", (s.hunters, 3)), ("hares", (s.hares, 3)), ("stags", (s.stags, 3)), ("time", (1,)))
         size = 3 * (s.hunters + self.n_prey) + 1
         integers = Storage("int8" if max(s.grid_size, s.episode_limit) <= 127 else "int16", self.scale)
-        self.spec = Spec("stag_hunt", s.hunters, 5, size, size, s.episode_limit, "mixed", integers, integers, layout)
+        agents = rows_of(0, s.hunters, 3)
+        self.spec = Spec(
+            "stag_hunt", s.hunters, 5, size, size, s.episode_limit, "mixed", integers, integers, layout, agents
+        )
         self.n_goals, self.goal_size = self.n_prey, GOAL_SIZE + 1
         self.goal_types = (0,) * s.hares + (1,) * s.stags
         self.goal_names = (*(f"h{i + 1}" for i in range(s.hares)), *(f"S{i + 1}" for i in range(s.stags)))

@@ -221,5 +221,6 @@ def test_training_on_an_environment_of_pettingzoo(tmp_path, capsys):
     assert main(["evaluate", f"--checkpoint_path={tmp_path / 'omg'}", "--test_nepisode=1"]) == 0
     pool = [f"--checkpoint_path={tmp_path / 'omg'}", f"--pool={tmp_path / 'run'}", f"--run_dir={tmp_path / 'e'}"]
     capsys.readouterr()
-    assert main(["evaluate", *pool]) == 2
-    assert "runs in Python" in capsys.readouterr().err
+    for words in (["evaluate", *pool], ["pool", "--env-config=pettingzoo"]):
+        assert main(words) == 2
+        assert "runs in Python" in capsys.readouterr().err

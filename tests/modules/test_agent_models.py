@@ -27,7 +27,7 @@ LATENT = 3
 CONFIG = {
     "rnn_hidden_dim": 4, "vae_latent_dim": LATENT, "vae_hidden_dim": 4, "cond_fc_dim": 3, "cond_rnn_dim": 5, "H": 3,
     "am_hidden_dim": 4, "liam_embed_dim": 3, "meliba_latent_dim": 2, "mix_embed_dim": 2, "mix_ahead": 2,
-    "identities": 5, "t_max": 100, "eta_start": 0.5, "eta_finish": 0.5,
+    "identities": 5, "t_max": 100, "eta_start": 0.5, "eta_finish": 0.5, "subgoal_features": "obs",
 }  # fmt: skip
 
 
@@ -136,6 +136,20 @@ def test_a_subgoal_is_the_latent_of_what_an_agent_sees_some_steps_later(whose, f
                 np.testing.assert_allclose(mu, expected, rtol=1e-3, atol=1e-4)
                 tested += 1
     assert tested > 10
+
+
+def test_an_agent_is_described_by_its_own_place_in_the_state(hunt):
+    """Whatever the others or the prey do: position and presence of that hunter alone."""
+    env, batch = hunt
+    mac, am, _ = model(env, am_model="omg_plus_am", subgoal_features="agent", normalise=False)
+    assert am.of_agents
+    vae = VAE(3, 4, LATENT, jax.random.key(7))
+    found = am.latents(vae, mac.seen(batch), batch).mu.reshape(*time_first(batch.state).shape[:3], 2, LATENT)
+    of_hunters = np.asarray(batch.state[..., 0, :9]).reshape(*batch.state.shape[:2], 3, 3)
+    for seat in range(3):
+        for j in range(2):
+            expected = vae.encode(jnp.asarray(of_hunters[:, :, (seat + 1 + j) % 3])).mu
+            np.testing.assert_allclose(found[:, :, seat, j], time_first(expected), rtol=1e-4, atol=1e-5)
 
 
 def test_agents_that_left_give_no_candidates(hunt):

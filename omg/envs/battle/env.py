@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int
 from omg.envs.battle.fight import Fight, Orders, Rules
 from omg.envs.battle.maps import SIZE, load_map
 from omg.envs.battle.picture import ALLY, draw
-from omg.envs.multiagentenv import MultiAgentEnv, Spec, Storage, Timestep
+from omg.envs.multiagentenv import MultiAgentEnv, Spec, Storage, Timestep, rows_of
 from omg.utils.settings import UserError
 
 NOOP, STOP, NORTH, SOUTH, EAST, WEST, FIRST_TARGET = range(7)
@@ -76,7 +76,8 @@ class Battle(MultiAgentEnv):
         limit = settings.episode_limit or self.map.episode_limit
         layout = (("moves", (4,)), ("enemies", (m, enemy)), ("allies", (n - 1, ally)), ("own", (ally - 4,)))
         sizes = (n, self.map.n_actions, obs_size, state_size, limit)
-        self.spec = Spec("battle", *sizes, "cooperative", HALF, HALF, layout)
+        agents = rows_of(0, n, 4 + ally_shield + types)
+        self.spec = Spec("battle", *sizes, "cooperative", HALF, HALF, layout, agents)
         one_hot = np.array([[name == t for t in self.map.type_names] for name in self._names()], np.float32)
         self.types = one_hot.reshape(n + m, types)
         worth = self.rules.hp[n:].sum() + self.rules.max_shield[n:].sum() + KILL * m + WIN

@@ -23,6 +23,8 @@ from omg.modules.vae import CVAE, VAE, Gaussian, VAESize, kl
 from omg.utils.settings import T_MAX_HELP, UserError, fill, setting
 
 SubgoalMode = Literal["optimistic", "conservative", "random", "next", "fixed"]
+Encoded = Literal["obs", "state", "agents"]
+"""What a VAE encodes: observations, global states, or what the global state says of each agent."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,11 @@ class OMGAM(AgentModel):
         use_chosen = ((noise < self.eta(t_env)) & any_exists)[..., None]
         goals = jnp.where(use_chosen, subgoal.mu, jax.lax.stop_gradient(inferred.embedding))
         return Conditioning(goals, self.chosen_of(subgoal, steps_ahead, batch, vae), use_chosen)
+
+    @classmethod
+    def encodes(cls, spec: Spec, config: Mapping[str, Any]) -> Encoded:
+        """What its VAE is pre-trained on."""
+        return "state" if fill(OMGSettings, config).obs_is_state else "obs"
 
     def latents(self, vae: VAE, seen: Seen, batch: FocalBatch) -> Gaussian:
         """The distribution that the state of every time step stands for, in the space of the embedding."""

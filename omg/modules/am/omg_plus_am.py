@@ -1,7 +1,8 @@
 """OMG+: one subgoal for each other agent; what differs from OMG can be switched off setting by setting.
 
-The subgoal of another agent is how the latent of its own observation (which may show the whole board) changes within
-some steps. Training reads the others' observations and actions; inference sees the focal agent's history only.
+The subgoal of another agent is how the latent of what describes it changes within some steps: its own places in the
+global state (position, health, last action) where the environment names them, or its observation. Training reads the
+state and the others' observations and actions; inference sees the focal agent's history only.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from omg.components.episode_buffer import FocalBatch, masked_mean, time_first
@@ -20,7 +22,7 @@ from omg.components.layers import GRU, MLP, Linear, unroll_rows
 from omg.envs.multiagentenv import Spec
 from omg.modules.am.base import Inferred, Judge, Seen
 from omg.modules.am.base_am import action_loss, observation_loss
-from omg.modules.am.omg_am import OMGAM, OMGSettings
+from omg.modules.am.omg_am import OMGAM, Encoded, OMGSettings
 from omg.modules.vae import VAE, Gaussian, gaussian_of, kl
 from omg.utils.settings import UserError, fill, setting
 
@@ -29,6 +31,9 @@ from omg.utils.settings import UserError, fill, setting
 class OMGPlusSettings(OMGSettings):
     subgoal_of: Literal["others", "state"] = setting(
         "others", "OMG+: subgoals are observations of the others, one for each; or those of the focal agent (state)"
+    )
+    subgoal_features: Literal["agent", "obs"] = setting(
+        "agent", "OMG+: what describes another agent: its places in the global state, or its observation (obs)"
     )
     subgoal_form: Literal["state", "change"] = setting(
         "change", "OMG+: a subgoal is the change of the latent until a later observation, or that latent (state)"
@@ -95,6 +100,7 @@ class OMGPlusAM(OMGAM):
         self.modelled = self.others if self.settings.subgoal_of == "others" else 1
         self.output_size = self.modelled * self.settings.vae_latent_dim
         self.in_target = self.settings.target_model
+        self.of_agents = self.encodes(spec, config) == "agents"
 
     @property
     def prior_size(self) -> int:
@@ -134,10 +140,26 @@ class OMGPlusAM(OMGAM):
         if self.settings.subgoal_of == "state":
             of_agents = jax.tree.map(lambda x: x[..., None, :], vae.encode(seen.s))
         else:
-            of_agents = vae.encode(time_first(batch.others_obs))
+            of_agents = vae.encode(time_first(self._described(batch)))
         if self.settings.normalise:
             of_agents = vae.standard_latents(of_agents)
         return jax.tree.map(lambda x: x.reshape(*x.shape[:-2], -1), of_agents)
+
+    @classmethod
+    def encodes(cls, spec: Spec, config: Mapping[str, Any]) -> Encoded:
+        s = fill(OMGPlusSettings, config)
+        own = s.subgoal_of == "others" and s.subgoal_features == "agent" and spec.agents_in_state
+        return "agents" if own else super().encodes(spec, config)
+
+    def _described(self, batch: FocalBatch) -> Float[Array, "batch time seat other feature"]:
+        """What is encoded of the others: their own places in the global state, or their observations."""
+        if not self.of_agents:
+            return batch.others_obs
+        assert batch.seat is not None
+        n = self.spec.n_agents
+        others = (batch.seat[..., None] + np.arange(1, n)) % n
+        places = jnp.asarray(self.spec.agents_in_state)[others]
+        return jnp.take_along_axis(batch.state[..., None, :], places[:, None], axis=-1)
 
     def _counted(self, batch: FocalBatch) -> Float[Array, "time batch seat other"]:
         """1 where a modelled agent is there (with `mask_dead`: alive), the state after the last step included."""
