@@ -218,7 +218,7 @@ OTHER_VERBS = {
     "planning in Python": (["--config=hop", "--env-config=pettingzoo"], "plans in the compiled environment"),
     "a search without simulations": (["--config=hop", "--env-config=stag_hunt", "--simulations=0"], "1 or more"),
     "a planner that does not plan": (["--config=iql", "--mac=hop_mac"], "do not go together"),
-    "a team learner and a pool": (["--config=vdn", "--pool=rules"], "learns for a whole team"),
+    "a team learner and a pool": (["--config=vdn", "--pool=rules"], "seat a group that learns together"),
     "a planner in the pool": (["pool", "--pool_algs=[hop]"], "plans in the environment itself"),
     "more than prosocial": (["--config=ppo", "--prosocial=2"], "prosocial is 2.0; it goes from 0 to 1"),
     "a workflow without variants": (["workflow", "foraging", "--maps=[8m]"], "--maps has no effect here"),
