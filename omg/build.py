@@ -284,17 +284,16 @@ def build(
         )
     scheme, axes = make_scheme(env.spec)
     scheme |= mac.scheme
-    if host:
-        runner: Any = open_host(env, mac, config, scheme, axes)
-    else:
-        runner = make_runner(env, mac, scheme, axes, settings.batch_size_run, run.n_seeds)
+    in_python = open_host(env, mac, config, scheme, axes) if host else None
     if focal:
         run = replace(run, t_max=run.t_max * env.spec.n_agents)
-        runner = TeamRunner(
+        runner: Any = TeamRunner(
             env, mac, *seats, scheme, axes, settings.batch_size_run, run.n_seeds, seating.opponents_per_collection,
-            seating.one_partner_each, runner if host else None,
+            seating.one_partner_each, in_python,
         )  # fmt: skip
         scheme = scheme | focal_scheme(mac)
+    else:
+        runner = in_python or make_runner(env, mac, scheme, axes, settings.batch_size_run, run.n_seeds)
     replay = None if learner.on_policy else fill(ReplaySettings, config)
     stored = max(replay.buffer_size // runner.batch_size, 1) if replay else 1
     buffer = ReplayBuffer(scheme, axes, stored * runner.batch_size, env.spec.episode_limit + 1)

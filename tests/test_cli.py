@@ -180,6 +180,7 @@ BAD = {
     "a team too large": (["--config=4iql3qmix1iql_am", "--multi_algs"], "4 + 3 + 1 = 8 agents, but foraging has 2"),
     "a trained algorithm without a seat": (["--config=1iql1iql_am", "--multi_algs", "--train_alg=vdn"], "no seat"),
     "a team learner among others": (["--config=1iql1qtran", "--multi_algs"], "learns for a whole team"),
+    "qtran's mixer for vdn": (["--config=vdn", "--mixer=qtran"], "QLearner has no loss for qtran"),
     "a mixer for one agent": (["--config=qmix", "--pool=rules"], "--config=1any2qmix --multi_algs"),
     "an unknown subgoal mode": (["--config=iql_omg", "--subgoal_mode=optimal"], "subgoal_mode takes 'optimistic'"),
     "an unknown JaxMARL environment": (["--env-config=jaxmarl", "with", "env_args.name=MPE_simple_sprea_v3"], "spread"),

@@ -232,9 +232,16 @@ class MixingLearner(Learner):
     It mixes the values of a whole team, or with frozen partners those of the group that learns together.
     """
 
+    joint: ClassVar[bool] = False
+    """It learns a joint value of all actions (qtran) instead of mixing the agents' values."""
+
     def __init__(self, spec: Spec, mac: Any, config: Mapping[str, Any], *arguments: Any, **named: Any):
         super().__init__(spec, mac, config, *arguments, **named)
         name = fill(MixerSettings, config).mixer
+        if name == "qtran" and not self.joint:
+            raise UserError(
+                f"{type(self).__name__} has no loss for qtran: use mixer=vdn, mixer=qmix or --config=qtran."
+            )
         self.mixer_class = choose(mixer_REGISTRY, name, "mixer") if name else None
         self.mixer_settings = fill(self.mixer_class.Settings, config) if self.mixer_class else None
 

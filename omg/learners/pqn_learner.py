@@ -5,21 +5,18 @@ TD(λ) targets come from the online network before the update. Independent, or w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from omg.components.episode_buffer import FocalBatch, masked_mean, pick, time_first
 from omg.controllers.basic_controller import before_each_step
-from omg.envs.multiagentenv import Spec
 from omg.learners import td
 from omg.learners.base import Metrics, MixerSettings, MixingLearner, Params
 from omg.learners.on_policy import OnPolicyLearner, OnPolicySettings, Rollout, hindsight
 from omg.modules.am import Judge
-from omg.utils.settings import UserError
 
 
 @dataclass(frozen=True)
@@ -41,11 +38,6 @@ class PQNSteps(NamedTuple):
 class PQNLearner(MixingLearner, OnPolicyLearner):
     Settings = PQNSettings
     settings: PQNSettings
-
-    def __init__(self, spec: Spec, mac: Any, config: Mapping[str, Any], *arguments: Any, **named: Any):
-        super().__init__(spec, mac, config, *arguments, **named)
-        if self.settings.mixer == "qtran":
-            raise UserError("pqn has no loss for qtran: use mixer=vdn or mixer=qmix.")
 
     def prepare(
         self, params: Params, target: Params, batch: FocalBatch, t_env: Array, key: Array

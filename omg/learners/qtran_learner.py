@@ -27,6 +27,7 @@ class QTranLearnerSettings(QLearnerSettings):
 class QTranLearner(QLearner):
     Settings = QTranLearnerSettings
     with_partners = None
+    joint = True
     settings: QTranLearnerSettings
 
     def __init__(self, spec: Spec, mac: Any, config: Mapping[str, Any], *arguments: Any, **named: Any):
