@@ -14,6 +14,9 @@ from jaxtyping import Array, Float
 from omg.modules.vae import VAE
 from omg.utils.settings import setting
 
+MOST_ROWS = 50_000
+"""Rows, of a shuffled collection, from which the statistics of the latents are taken."""
+
 
 @dataclass(frozen=True)
 class VAESettings:
@@ -53,7 +56,7 @@ class AMLearner:
             vae, state, metrics = self.compiled(vae, state, data, jax.random.fold_in(key, done), n=n)
             done += n
             report(done, {name: float(value.mean()) for name, value in metrics.items()})
-        return vae.with_latents_of(data)
+        return vae.with_latents_of(data[:MOST_ROWS])
 
     def _updates(self, vae: VAE, state: Any, data: Array, key: Array, n: int):
         def one(carry, k):
