@@ -144,7 +144,7 @@ def test_independent_stages_run_at_once_and_dependent_ones_after_them(plan, tmp_
     began, ended, lock = [], [], threading.Lock()
     both = threading.Barrier(2, timeout=20)
 
-    def in_process(job, folder, running):
+    def in_process(job, folder, running, at_once):
         with lock:
             began.append((job.title, tuple(ended)))
         if job.title in ("collect_rules", "train_ppo"):

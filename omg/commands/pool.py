@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ from omg import config as configuration
 from omg.artifacts import pool_folder, scripted_split
 from omg.build import Experiment, args_sanity_check, build, known_keys, make_env, resolve, settings_of
 from omg.commands.common import configure
+from omg.commands.stages import number_of_jobs
 from omg.components.action_selectors import UNAVAILABLE
 from omg.components.episode_buffer import EpisodeBatch, make_scheme, time_first
 from omg.config import Command
@@ -32,6 +34,7 @@ from omg.runners import PolicyGroup, VectorRunner
 from omg.training.settings import RunSettings
 from omg.utils.files import check_writable
 from omg.utils.interrupts import Interrupts
+from omg.utils.jobs import run_jobs
 from omg.utils.logging import ProgressReport, compiling, console, say
 from omg.utils.settings import UserError, choose, fill, names_of, nearest
 
@@ -40,7 +43,10 @@ Trains frozen opponents: algorithms × seeds × stages of training, plus scripte
 homologue: same algorithm and other seed, non_homologue: other algorithm). brdiv, lbrdiv and comedi among the algorithms
 generate populations whose members differ on purpose (pool_population members each, by PPO; in one split as a whole).
 Repeating the command keeps the algorithms that are finished. `omg pool show` prints the members and how often two
-members choose different actions."""
+members choose different actions.
+
+options:
+  --jobs=1    number of algorithms that are trained at once, each in its own process with a log file"""
 EXAMPLES = [
     "omg pool --env-config=foraging --t_max=200000",
     "omg pool show --env-config=foraging",
@@ -62,6 +68,8 @@ def settings(command: Command) -> list[type]:
 def main(command: Command) -> int:
     if command.words not in ([], ["show"]):
         raise UserError(f"omg pool makes a pool, omg pool show describes it; what is {' '.join(command.words)!r}?")
+    jobs = number_of_jobs(command)
+    command = replace(command, updates=[(key, value) for key, value in command.updates if key != "jobs"])
     # --pool is the pool's own folder here, and other settings are those of its members.
     own = ("pool", *OWN_KEYS)
     mine = replace(command, updates=[(key, value) for key, value in command.updates if key.split(".")[0] in
@@ -71,12 +79,11 @@ def main(command: Command) -> int:
     config["pool"] = command.get("pool")
     if command.words:
         return show_pool(config)
-    print(make_pool(command, config))
-    return 0
+    return make_pool(command, config, jobs)
 
 
-def make_pool(command: Command, config: dict[str, Any]) -> Any:
-    """Trains what is missing of the pool; what an earlier call finished stays."""
+def make_pool(command: Command, config: dict[str, Any], jobs: int) -> int:
+    """Trains what is missing of the pool; what an earlier call finished stays. Returns the exit status."""
     env = make_env(config)
     pool_settings = check_settings(config, env)
     if zoo.in_zoo(config["pool"]):
@@ -105,16 +112,65 @@ def make_pool(command: Command, config: dict[str, Any]) -> Any:
             value = scripted_return(env, policy)
             pool.members.append(Member(policy, policy, split, return_mean=value))  # type: ignore[arg-type]
     pool.save()
-    for alg, train_seeds, test_split in plan:
+    made = {m.algorithm for m in pool.members}
+    missing = [part for part in plan if configs[part[0]] and part[0] not in made]
+    if jobs > 1 and len(missing) > 1:
+        if status := train_apart(pool, command, configs, missing, jobs):
+            return status
+        missing = []
+    for alg, train_seeds, test_split in missing:
         member = configs[alg]
-        if member is not None and not any(m.algorithm == alg for m in pool.members):
-            if alg in GENERATORS:
-                split = "train" if test_split == "homologue" else test_split
-                generate_members(pool, alg, member, fill(GeneratorSettings, config), split)
-            else:
-                train_members(pool, alg, member, pool_settings, train_seeds, test_split)
-            pool.save()
-    return folder
+        assert member is not None
+        if alg in GENERATORS:
+            split = "train" if test_split == "homologue" else test_split
+            generate_members(pool, alg, member, fill(GeneratorSettings, config), split)
+        else:
+            train_members(pool, alg, member, pool_settings, train_seeds, test_split)
+        pool.save()
+    print(folder)
+    return 0
+
+
+class Part(NamedTuple):
+    """The command that trains one algorithm of a pool, into a folder of its own."""
+
+    title: str
+    command: Command
+    after: tuple[str, ...] = ()
+
+    def words(self) -> list[str]:
+        return self.command.as_words()
+
+
+def train_apart(
+    pool: Pool, command: Command, configs: Mapping[str, Any], missing: Sequence[tuple[str, int, str]], jobs: int
+) -> int:
+    """Several algorithms at once, each by an `omg pool` of its own; then all members are put into one pool."""
+    if command.files:
+        raise UserError("--jobs takes settings from the command line, not from a YAML file: leave one of them out.")
+    home = pool.folder / "parts"
+    home.mkdir(exist_ok=True)
+    taken = ("pool", "pool_algs", "pool_test_algs", "pool_train_seeds", "pool_rules", "pool_test_rules")
+    parts = []
+    for alg, train_seeds, _ in missing:
+        read = {*OWN_KEYS, "env_args", *(configs[alg] or {})} - {*taken}
+        kept = [(key, value) for key, value in command.updates if key.split(".")[0] in read]
+        own: list[tuple[str, Any]] = [
+            ("pool_algs", [alg]),
+            ("pool_test_algs", []),
+            ("pool_rules", []),
+            ("pool_test_rules", []),
+        ]
+        own += [("pool_train_seeds", train_seeds), ("pool", str(home / alg))]
+        parts.append(Part(alg, replace(command, verb="pool", updates=[*kept, *own])))
+    if status := run_jobs(parts, jobs, home, {}, run=lambda part: 0):
+        return status
+    for alg, _, test_split in missing:
+        for member in Pool.load(home / alg).members:
+            pool.take(member, home / alg, member.split if test_split == "homologue" else "non_homologue")
+        pool.save()
+    shutil.rmtree(home)
+    return 0
 
 
 def check_settings(config: Mapping[str, Any], env: MultiAgentEnv) -> PoolSettings:

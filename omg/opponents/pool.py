@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -180,6 +181,14 @@ class Pool:
         path.parent.mkdir(parents=True, exist_ok=True)
         save_file(halved(flatten(jax.device_get(network)), name), path)
         self.members.append(Member(name, architecture=architecture, file=file, checksum=checksum(path), **about))
+
+    def take(self, member: Member, home: Path, split: Split) -> None:
+        """Copies a member of the pool in `home` into this one."""
+        assert member.file is not None
+        path = self.folder / member.file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(home / member.file, path)
+        self.members.append(replace(member, split=split))
 
 
 def untrained(spec: Spec, config: Mapping[str, Any], size: int) -> list[PolicyGroup]:

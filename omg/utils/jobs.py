@@ -65,7 +65,7 @@ def _at_once(jobs: Sequence[Any], at_once: int, folder: Path, record: Any, is_do
         if stopping.is_set():
             return 130
         record(job, False)
-        status = run(job) if job.command.verb == "compare" else _in_process(job, folder, running)
+        status = run(job) if job.command.verb == "compare" else _in_process(job, folder, running, at_once)
         if not status:
             record(job, True)
         return status
@@ -96,13 +96,15 @@ def _at_once(jobs: Sequence[Any], at_once: int, folder: Path, record: Any, is_do
     return worst
 
 
-def _in_process(job: Any, folder: Path, running: list[subprocess.Popen]) -> int:
+def _in_process(job: Any, folder: Path, running: list[subprocess.Popen], at_once: int) -> int:
     log = folder / f"{job.title}.log"
     say(f"{job.title}: omg {' '.join(job.words())} (see {log})", "bold")
     # Processes that share a GPU allocate memory as they need it.
     environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     with log.open("a") as file:
         command = [sys.executable, "-m", "omg", *job.words()]
+        if job.command.verb == "pool":
+            command.append(f"--jobs={at_once}")
         # In a session of its own: Ctrl-C reaches it once, from here.
         process = subprocess.Popen(
             command, stdout=file, stderr=subprocess.STDOUT, env=environment, start_new_session=True

@@ -17,7 +17,7 @@ from omg.modules.am import REGISTRY, Inferred, Judge, Seen
 from omg.modules.am.meliba_am import before
 from omg.modules.am.mix_am import RIVALS, info_nce, later, returns_of
 from omg.modules.am.omg_am import candidate_values, choose
-from omg.modules.am.omg_plus_am import ChosenOfOthers, negative_log_likelihood
+from omg.modules.am.omg_plus_am import ChosenOfOthers, weighted_likelihood
 from omg.modules.vae import SPREAD, VAE, Gaussian, kl, unit_gaussian
 from omg.utils.settings import UserError
 from tests.conftest import play
@@ -194,8 +194,9 @@ def test_the_chosen_subgoals_likelihood_and_the_others_present(hunt):
     unlikely, squared, cross_entropy = [], [], []
     for t, b, i in steps_taken(batch):
         for j in np.flatnonzero(counts[t, b, i]):
-            error = (wanted[t, b, i, j] - mu[t, b, i, j]) ** 2 / np.exp(log_var[t, b, i, j])
-            unlikely.append(0.5 * np.mean(error + log_var[t, b, i, j]))
+            variance = np.exp(log_var[t, b, i, j])
+            error = (wanted[t, b, i, j] - mu[t, b, i, j]) ** 2 / variance
+            unlikely.append(0.5 * np.mean(variance * (error + np.log(variance))))
     log_pi = np.asarray(jax.nn.log_softmax(logits, -1))
     for t, b, i, j in np.ndindex(*decoded.shape[:4]):
         if plain.filled[b, t, i] and plain.others_alive[b, t, i, j]:
@@ -238,17 +239,25 @@ def test_pre_training_remembers_the_statistics_of_the_latents():
     np.testing.assert_allclose(vae.latent_deviation, vae.encode(rows).mu.std(0), rtol=1e-4, atol=1e-5)
 
 
-def test_the_likelihood_is_greatest_at_the_right_mean_and_spread():
+def test_the_weighted_likelihood_finds_mean_and_spread_without_steep_gradients():
     points = jnp.array([-2.0, 2.0])[:, None]
 
-    def mean(mu, variance):
-        return float(
-            negative_log_likelihood(Gaussian(jnp.full((2, 1), mu), jnp.full((2, 1), jnp.log(variance))), points).mean()
-        )
+    @jax.jit
+    @jax.grad
+    def slope(believed):
+        rows = jax.tree.map(lambda x: jnp.full((2, 1), x), believed)
+        return weighted_likelihood(rows, points).mean()
 
-    best = mean(0.0, 4.0)
-    assert best < min(mean(0.5, 4.0), mean(0.0, 3.0), mean(0.0, 5.0))
-    np.testing.assert_allclose(best, 0.5 * (np.log(4) + 1), rtol=1e-6)
+    def at(mu, variance):
+        found = slope(Gaussian(jnp.float32(mu), jnp.log(jnp.float32(variance))))
+        return float(found.mu), float(found.log_var)
+
+    np.testing.assert_allclose(at(0.0, 4.0), 0, atol=1e-6)
+    assert at(0.0, 3.0)[1] < 0 < at(0.0, 5.0)[1]
+    for variance in (0.001, 1.0, 100.0):
+        np.testing.assert_allclose(at(0.5, variance)[0], 0.5, rtol=1e-5, err_msg="that of the squared error")
+    found = weighted_likelihood(Gaussian(jnp.zeros((2, 1)), jnp.full((2, 1), jnp.log(4.0))), points)
+    np.testing.assert_allclose(found, 4 * 0.5 * (np.log(4) + 1), rtol=1e-6)
 
 
 @pytest.mark.parametrize("network", [RNNAgent, IDVRNNAgent])

@@ -1,6 +1,7 @@
 """Pools: files and manifest, members and splits, seats of a team, scripted policies, and what is refused."""
 
 import json
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,8 @@ import pytest
 from omg import config as configuration
 from omg.artifacts import open_pool
 from omg.build import make_env
-from omg.commands.pool import disagreement
+from omg.cli import main
+from omg.commands.pool import Part, disagreement
 from omg.config import Command
 from omg.controllers import BasicMAC
 from omg.controllers.scripted_controller import ScriptedMAC
@@ -20,6 +22,7 @@ from omg.opponents.pool import Member, Pool
 from omg.opponents.seating import SeatingSettings, seat
 from omg.runners import PolicyGroup
 from omg.utils import checkpoints
+from omg.utils.jobs import run_jobs
 from omg.utils.settings import UserError
 
 ARCHITECTURE = {
@@ -144,6 +147,44 @@ def test_the_manifest_describes_every_opponent(pool):
     entry = json.loads((pool.folder / "pool.json").read_text())["members"][0]
     assert entry["algorithm"] == "iql"
     assert {"seed", "steps", "return_mean", "architecture", "checksum", "split"} <= set(entry)
+
+
+def test_algorithms_that_are_trained_at_once_give_the_same_pool(tmp_path, monkeypatch):
+    """Each in a process of its own (here: one after the other), then put together."""
+    words = ["pool", "--env-config=two_step", "--pool_algs=[iql]", "--pool_test_algs=[pqn]", "--pool_stages=[1.0]"]
+    words += ["--t_max=32", "--test_nepisode=8", "--rnn_hidden_dim=8", "--buffer_size=32", "--pool_test_seeds=1"]
+    assert main([*words, f"--pool={tmp_path / 'one'}"]) == 0
+    began, lock = [], threading.Lock()
+
+    def in_process(job, folder, running, at_once):
+        with lock:
+            began.append(job.title)
+            return main(job.words())
+
+    monkeypatch.setattr("omg.utils.jobs._in_process", in_process)
+    assert main([*words, f"--pool={tmp_path / 'two'}", "--jobs=2"]) == 0
+    one, two = Pool.load(tmp_path / "one"), Pool.load(tmp_path / "two")
+    assert sorted(began) == ["iql", "pqn"]
+    assert {m.split for m in one.members} == {"train", "homologue", "non_homologue"}
+    assert two.members == one.members
+    assert two.recipe == one.recipe
+    assert two.groups(make("two_step").spec, range(len(two.members)))
+    assert not (tmp_path / "two/parts").exists()
+
+
+def test_a_pool_among_stages_that_run_at_once_trains_its_algorithms_at_once(tmp_path, monkeypatch):
+    started = []
+
+    def refuse(command, **_):
+        started.append(command[3:])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("omg.utils.jobs.subprocess.Popen", refuse)
+    for verb in ("pool", "train"):
+        job = Part("ppo", Command(verb))
+        with pytest.raises(KeyboardInterrupt):
+            run_jobs([job], 3, tmp_path, {}, lambda job: 0)
+    assert started == [["pool", "--jobs=3"], ["train"]]
 
 
 @pytest.mark.parametrize("seeds", [[7], [7, 8]])

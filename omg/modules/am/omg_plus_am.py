@@ -39,7 +39,7 @@ class OMGPlusSettings(OMGSettings):
         "change", "OMG+: a subgoal is the change of the latent until a later observation, or that latent (state)"
     )
     subgoal_loss: Literal["likelihood", "kl"] = setting(
-        "likelihood", "OMG+: the chosen subgoal's log-likelihood, or OMG's KL to its distribution"
+        "likelihood", "OMG+: the chosen subgoal's weighted log-likelihood, or OMG's KL to its distribution"
     )
     normalise: bool = setting(True, "OMG+: latents have mean 0 and standard deviation 1 on the VAE's training data")
     mask_dead: bool = setting(True, "OMG+: no subgoal is learned from agents that died or left")
@@ -203,7 +203,7 @@ class OMGPlusAM(OMGAM):
         return ChosenOfOthers(subgoal, ahead, then * counted)
 
     def loss(self, params, seen, batch, inferred, chosen: Any, key):
-        """The chosen subgoals' negative log-likelihood (or KL), and the others' present decoded from ĝ."""
+        """The chosen subgoals' weighted log-likelihood (or KL), and the others' present decoded from ĝ."""
         s = self.settings
         posterior = Gaussian(inferred.embedding, inferred.log_var)
         mask = time_first(batch.mask)[..., None] * chosen.counts
@@ -211,7 +211,7 @@ class OMGPlusAM(OMGAM):
         if s.subgoal_loss == "kl":
             goal_loss = masked_mean(kl(of_each, target), mask)
         else:
-            goal_loss = masked_mean(negative_log_likelihood(of_each, target.mu), mask)
+            goal_loss = masked_mean(weighted_likelihood(of_each, target.mu), mask)
         distance = jnp.sqrt(((of_each.mu - target.mu) ** 2).sum(-1) + 1e-12)
         metrics = {
             "subgoal_loss": goal_loss,
@@ -240,6 +240,11 @@ class OMGPlusAM(OMGAM):
         return others[..., : self.spec.obs_size], others[..., self.spec.obs_size :]
 
 
-def negative_log_likelihood(believed: Gaussian, point: Float[Array, "*rows latent"]) -> Float[Array, "*rows"]:
-    """-log N(point; μ, σ²) without its constant, as a mean over latents."""
-    return 0.5 * (believed.log_var + (point - believed.mu) ** 2 * jnp.exp(-believed.log_var)).mean(-1)
+def weighted_likelihood(believed: Gaussian, point: Float[Array, "*rows latent"]) -> Float[Array, "*rows"]:
+    """-log N(point; μ, σ²) without its constant, weighted by σ² (β-NLL, Seitzer et al. 2022), as a mean over latents.
+
+    The gradient of μ is that of the squared error: without the weight, latents that are easily predicted (σ² near 0)
+    give gradients that drown all others.
+    """
+    unlikely = 0.5 * (believed.log_var + (point - believed.mu) ** 2 * jnp.exp(-believed.log_var))
+    return (jax.lax.stop_gradient(jnp.exp(believed.log_var)) * unlikely).mean(-1)
