@@ -18,6 +18,7 @@ from omg.controllers.scripted_controller import ScriptedMAC
 from omg.envs import MultiAgentEnv, trust
 from omg.opponents import REGISTRY as scripted_REGISTRY
 from omg.opponents import zoo
+from omg.opponents.pool import Pool
 from omg.runners import PolicyGroup
 from omg.utils import checkpoints, device
 from omg.utils.logging import say
@@ -138,3 +139,8 @@ def scripted_player(env: MultiAgentEnv, name: str, what: str = "scripted policy"
     known = scripted_REGISTRY.get(env.spec.name, {})
     policy = choose(known, name, f"{what} of {env.spec.name}")(env.spec)
     return Player(name, ScriptedMAC(env.spec, policy), [jnp.int32(0)], {})
+
+
+def names_in_replay(name: str, pool: Pool, partners: PolicyGroup) -> tuple[str, str]:
+    """How a replay calls the focal agent and its partner, the last one of a group."""
+    return f"{name} (focal agent)", pool.members[partners.ids[-1]].name

@@ -15,6 +15,7 @@ from omg.commands.common import (
     configure,
     load_player,
     model_folder,
+    names_in_replay,
     result_folder,
     saved_model,
     scripted_player,
@@ -102,9 +103,9 @@ def as_trained(found: checkpoints.Checkpoint, config: dict[str, Any], folder: Pa
         env, params = experiment.env, acting if run.seeds == 1 else jax.tree.map(lambda x: x[0], acting)
         player = load_player(found, env, config)
         group = experiment.loop.runner.opponents[0].groups[-1]
-        save_focal_replay(
-            env, player.mac, player.params[0], group, jax.random.key(run.seed), folder / "replay.gif", player.vae
-        )
+        names = names_in_replay(player.name, open_pool(experiment.config), group)
+        key, path = jax.random.key(run.seed), folder / "replay.gif"
+        save_focal_replay(env, player.mac, player.params[0], group, key, path, player.vae, names)
     elif run.save_replay:
         params = acting if run.seeds == 1 else jax.tree.map(lambda x: x[0], acting)
         save_replay(experiment.env, experiment.mac, params, jax.random.key(run.seed), folder / "replay.gif")
@@ -128,7 +129,7 @@ def with_pool(
     if config["save_replay"]:
         check_render(env)
         key = jax.random.key(config["seed"])
-        names = (f"{player.name} (focal agent)", pool.members[groups[-1].ids[-1]].name)
+        names = names_in_replay(player.name, pool, groups[-1])
         save_focal_replay(env, player.mac, player.params[0], groups[-1], key, folder / "replay.gif", player.vae, names)
     results, played = play_all(env, player, groups, episodes, f"{player.name} with {len(ids)} partners")
     estimates = report.write(folder, pool, results, seeds, f"{player.name} on {config['env_config']}")

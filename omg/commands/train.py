@@ -14,9 +14,10 @@ import jax
 import yaml
 
 from omg import config as configuration
+from omg.artifacts import open_pool
 from omg.build import Experiment, args_sanity_check, build, resolve, settings_of
 from omg.commands import SACRED_COMMANDS
-from omg.commands.common import configure, prepared, trust_modules
+from omg.commands.common import configure, names_in_replay, prepared, trust_modules
 from omg.config import Command
 from omg.evaluation.figures import learning_curve
 from omg.evaluation.replay import check_render, save_focal_replay, save_replay
@@ -221,4 +222,6 @@ def draw_replay(experiment: Experiment, params: Any, folder: Path) -> None:
         return
     runner: Any = experiment.loop.runner
     vae = experiment.learner.artifacts.get("vae")
-    save_focal_replay(experiment.env, experiment.mac, params, runner.opponents[0].groups[-1], key, path, vae)
+    group = runner.opponents[0].groups[-1]
+    names = names_in_replay(experiment.settings.name, open_pool(experiment.config), group)
+    save_focal_replay(experiment.env, experiment.mac, params, group, key, path, vae, names)

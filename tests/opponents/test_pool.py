@@ -12,11 +12,12 @@ from omg import config as configuration
 from omg.artifacts import open_pool
 from omg.build import make_env
 from omg.cli import main
-from omg.commands.pool import Part, disagreement
+from omg.commands.pool import Part
 from omg.config import Command
 from omg.controllers import BasicMAC
 from omg.controllers.scripted_controller import ScriptedMAC
 from omg.envs import make
+from omg.evaluation.diversity import disagreement
 from omg.opponents import REGISTRY, SPLITS
 from omg.opponents.pool import Member, Pool
 from omg.opponents.seating import SeatingSettings, seat
