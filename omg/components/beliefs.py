@@ -6,19 +6,29 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 
-def within(
-    belief: Float[Array, "*rows goal"], likelihood: Float[Array, "*rows goal"], is_open: Bool[Array, "*rows goal"]
-) -> Float[Array, "*rows goal"]:
-    """b(g) ∝ b(g)·π(a | s, g) over the goals that are still open.
-
-    If the likelihood of every open goal is zero, the action is ignored and only closed goals lose their probability.
-    If no probability is left on open goals, the belief is uniform over them.
-    """
-    prior = belief * is_open
-    posterior = prior * likelihood
-    posterior = jnp.where(posterior.sum(-1, keepdims=True) > 0, posterior, prior)
-    posterior = jnp.where(posterior.sum(-1, keepdims=True) > 0, posterior, is_open.astype(belief.dtype))
+def within(belief: Float[Array, "*rows goal"], likelihood: Float[Array, "*rows goal"]) -> Float[Array, "*rows goal"]:
+    """b(g) ∝ b(g)·π(a | s, g). An action that no goal explains is ignored."""
+    posterior = belief * likelihood
+    posterior = jnp.where(posterior.sum(-1, keepdims=True) > 0, posterior, belief)
     return posterior / _total(posterior)
+
+
+def close(
+    belief: Float[Array, "*rows goal"], is_open: Bool[Array, "*rows goal"], type_of: Int[Array, " goal"]
+) -> Float[Array, "*rows goal"]:
+    """The belief after some goals closed: who went for a hare that is gone goes for another hare first.
+
+    The probability of a closed goal moves to the open goals of its type, in proportion to theirs (evenly if they have
+    none), and only if the type has no open goal to those of other types.
+    """
+    same = (type_of[:, None] == type_of).astype(belief.dtype)
+    kept, lost = belief * is_open, belief * ~is_open
+    evenly = is_open / jnp.maximum(is_open @ same, 1)
+    of_type = kept @ same
+    share = jnp.where(of_type > 0, kept / jnp.where(of_type > 0, of_type, 1.0), evenly)
+    moved = kept + (lost @ same) * share
+    moved = jnp.where(moved.sum(-1, keepdims=True) > 0, moved, is_open.astype(belief.dtype))
+    return moved / _total(moved)
 
 
 def across(

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from omg.components.action_selectors import UNAVAILABLE
-from omg.components.beliefs import across, spread, within
+from omg.components.beliefs import across, close, spread, within
 from omg.components.episode_buffer import Field, Scheme, pick
 from omg.controllers.base import Controller, Params, uniform_over
 from omg.controllers.hop_planning import Planner, PlanningSettings
@@ -173,19 +173,19 @@ class HopMAC(Controller):
             window = jnp.concatenate([window[:, :, 1:], obs[:, :, None]], 2)
         is_open = self.planner.open_goals(env_state, actions.shape)
         reached = m.goals.reached(Event(seen, env_state, shown, window, memory.t))
-        belief = within(memory.belief, likelihood, is_open)
+        posterior = within(memory.belief, likelihood)
+        belief = close(posterior, is_open, m.type_of)
         # An agent whose goal closed by being reached starts from the prior again; a goal that stays open can be
         # reached again.
         closed = ~jnp.take_along_axis(is_open, jnp.maximum(reached, 0)[..., None], -1)[..., 0]
         restart = ((reached >= 0) & closed)[..., None]
         belief = jnp.where(restart, spread(memory.prior, m.type_of, is_open), belief)
         reached_type = jnp.where(reached >= 0, m.type_of[reached], memory.reached)
-        # The belief after the action, before this step closes any goal.
-        posterior = within(memory.belief, likelihood, jnp.ones_like(is_open))
         record = {
             "search": memory.search,
             "reached": reached,
             "belief": memory.belief,
+            # After the action, before this step closes any goal.
             "posterior": posterior,
             "predicted": jnp.where(seen.avail_actions, expected, -1.0).argmax(-1),
             "inferred": near,

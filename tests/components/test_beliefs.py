@@ -4,42 +4,45 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from omg.components.beliefs import across, spread, within
-
-OPEN = jnp.ones(3, bool)
+from omg.components.beliefs import across, close, spread, within
 
 
 def test_bayes_rule_by_hand():
-    belief = within(jnp.array([0.5, 0.3, 0.2]), jnp.array([0.1, 0.6, 0.3]), OPEN)
+    belief = within(jnp.array([0.5, 0.3, 0.2]), jnp.array([0.1, 0.6, 0.3]))
     np.testing.assert_allclose(belief, np.array([0.05, 0.18, 0.06]) / 0.29, rtol=1e-6)
 
 
 def test_two_updates_equal_one_with_the_product_of_likelihoods():
     prior, first, second = jnp.array([0.2, 0.3, 0.5]), jnp.array([0.4, 0.5, 0.1]), jnp.array([0.3, 0.2, 0.9])
-    np.testing.assert_allclose(
-        within(within(prior, first, OPEN), second, OPEN), within(prior, first * second, OPEN), rtol=1e-5
-    )
+    np.testing.assert_allclose(within(within(prior, first), second), within(prior, first * second), rtol=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("likelihood", "is_open", "expected"),
-    [
-        ([0, 0, 0], [1, 1, 1], [0.5, 0.3, 0.2]),
-        ([0, 0, 0], [0, 1, 1], [0, 0.6, 0.4]),
-        ([1, 0, 0], [0, 1, 1], [0, 0.6, 0.4]),
-        ([0, 1, 0], [1, 1, 1], [0, 1, 0]),
-        ([1e-30, 1e-30, 0], [1, 1, 1], [0.625, 0.375, 0]),
-    ],
-    ids=["all likelihoods zero", "all zero, one goal closed", "only a closed goal likely", "one goal likely", "tiny"],
+    ("likelihood", "expected"),
+    [([0, 0, 0], [0.5, 0.3, 0.2]), ([0, 1, 0], [0, 1, 0]), ([1e-30, 1e-30, 0], [0.625, 0.375, 0])],
+    ids=["all likelihoods zero", "one goal likely", "tiny"],
 )
-def test_beliefs_stay_normalised_under_any_evidence(likelihood, is_open, expected):
-    belief = within(jnp.array([0.5, 0.3, 0.2]), jnp.array(likelihood, float), jnp.array(is_open, bool))
+def test_beliefs_stay_normalised_under_any_evidence(likelihood, expected):
+    belief = within(jnp.array([0.5, 0.3, 0.2]), jnp.array(likelihood, float))
     np.testing.assert_allclose(belief, expected, rtol=1e-4, atol=1e-6)
 
 
-def test_without_probability_on_open_goals_the_belief_is_uniform_over_them():
-    belief = within(jnp.array([1.0, 0, 0]), jnp.ones(3), jnp.array([False, True, True]))
-    np.testing.assert_allclose(belief, [0, 0.5, 0.5])
+@pytest.mark.parametrize(
+    ("belief", "is_open", "expected"),
+    [
+        ([0.6, 0.1, 0.2, 0.1], [1, 1, 1, 1], [0.6, 0.1, 0.2, 0.1]),
+        ([0.6, 0.1, 0.2, 0.1], [0, 1, 1, 1], [0, 0.3, 0.6, 0.1]),
+        ([0.9, 0, 0, 0.1], [0, 1, 1, 1], [0, 0.45, 0.45, 0.1]),
+        ([0.5, 0.2, 0.1, 0.2], [0, 0, 0, 1], [0, 0, 0, 1]),
+        ([0.5, 0.2, 0.1, 0.2], [1, 1, 1, 0], [0.625, 0.25, 0.125, 0]),
+        ([0, 0, 0, 1], [1, 1, 0, 0], [0.5, 0.5, 0, 0]),
+    ],
+    ids=["nothing closed", "a hare taken", "the only likely hare", "all hares", "the stag", "no belief left"],
+)
+def test_the_belief_in_a_closed_goal_moves_to_its_type_first(belief, is_open, expected):
+    """Three hares and a stag."""
+    found = close(jnp.array(belief, float), jnp.array(is_open, bool), jnp.array([0, 0, 0, 1]))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
 
 
 def test_the_prior_forgets_earlier_episodes_at_rate_alpha():
