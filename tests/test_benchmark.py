@@ -51,6 +51,9 @@ def test_random_play_scores_0_and_best_responses_1_with_every_partner(folder):
         found = [float(row["score"]) for row in rows if row["method"] == method]
         assert found
         assert found == pytest.approx([score] * len(found), abs=1e-6)
+    earned = {(row["method"], row["partner"]): float(row["return"]) for row in rows}
+    for partner in {row["partner"] for row in rows}:
+        assert earned["best_response", partner] >= earned["scripted", partner], "the best response that is known"
     partners = {row["partner"] for row in rows}
     assert len([row for row in rows if row["method"] == "base"]) == 2 * len(partners), "two seeds with each partner"
     by_score = json.loads((folder / "all/small/scores.json").read_text())

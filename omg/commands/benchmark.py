@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from omg import config as configuration
 from omg.artifacts import open_pool
@@ -41,10 +42,11 @@ from omg.utils.settings import UserError, convert, names_of, nearest
 
 SUMMARY = """\
 Trains methods with the training partners of a task and scores them with its unseen partners. A score is 0 for random
-play and 1 for a best response, which is trained with that partner alone. The table also has the best scripted policy,
-the oracle (trained with the unseen partners and given their identity) and, except with --budget=tiny, the blind learner
-(the same without the identity): the oracle minus the blind learner is the task's value of knowing. The best scripted
-policy is chosen by its scores with these partners. Finished stages are not repeated.
+play and 1 for the best response that is known: an agent trained with that partner alone, or a scripted policy. The
+table also has the best scripted policy, the oracle (trained with the unseen partners and given their identity) and,
+except with --budget=tiny, the blind learner (the same without the identity): the oracle minus the blind learner is the
+task's value of knowing. The best scripted policy is chosen by its scores with these partners. Finished stages are not
+repeated.
 
 options:
   --methods=base,liam,…  which methods to train: base, naive, liam, omg, omg_plus, meliba, mix (default: all), and those
@@ -72,6 +74,8 @@ METHODS = {
 KEYS = ("env_config", "measure", "settings", "pool", "train", "methods", "budgets")
 VARIABLES = ("steps", "response_steps", "pool_steps", "seeds", "episodes")
 LEARNER = "ppo"
+ENOUGH = 0.95
+"""A trained best response that scores less is said to be below a scripted policy."""
 LEAST = 0.1
 """A partner is left out if a best response gains less than this fraction of the largest gain."""
 
@@ -270,9 +274,10 @@ def measured(task: Task, folder: Path) -> TaskBounds:
     env, pool = make_env(config), open_pool(config)
     ids = pool.ids(SPLITS_OF["unseen"])
     names = [pool.members[i].name for i in ids]
-    best = best_returns(folder / "best_response" / "summary.json", task.measure, len(ids))
+    trained = best_returns(folder / "best_response" / "summary.json", task.measure, len(ids))
     scripted = scripted_returns(env, pool, ids, int(task.budget["variables"]["episodes"]), task.measure)
-    bounds = Bounds(scripted["random"], best)
+    # The best response that is known.
+    bounds = Bounds(scripted["random"], np.maximum(trained, np.max(list(scripted.values()), 0)))
     kept = bounds.usable(LEAST)
     if not kept.any():
         raise UserError(f"{task.name}: no best response earns more than random play; it needs a larger budget.")
@@ -281,6 +286,8 @@ def measured(task: Task, folder: Path) -> TaskBounds:
         say(f"left out, because a best response gains next to nothing with them: {left_out}.", "yellow")
     names = [name for name, k in zip(names, kept, strict=True) if k]
     bounds, scripted = Bounds(*(x[kept] for x in bounds)), {p: returns[kept] for p, returns in scripted.items()}
+    if below := int((bounds.score(trained[kept]) < ENOUGH).sum()):
+        say(f"best responses: with {below} of {len(names)} partners a scripted policy earns more than the trained one.")
     strongest = max(scripted, key=lambda p: float(bounds.score(scripted[p]).mean()))
     returns = {"random": scripted["random"][None], "scripted": scripted[strongest][None]}
     for name in ("blind", "oracle"):

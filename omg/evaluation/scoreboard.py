@@ -112,12 +112,6 @@ def show(
         label = f"scripted ({strongest})" if name == "scripted" else name
         table.add_row(label, shown, f"{e.mean:.3f}", improves)
     console.print(table)
-    if estimates["scripted"].mean > 1:
-        say(
-            f"The best responses are below the scripted policy {strongest}: they need more training, and scores "
-            "say little. Take a larger --budget.",
-            "yellow",
-        )
     if "blind" in estimates:
         knowing = estimates["oracle"].mean - estimates["blind"].mean
         say(f"value of knowing the partner (oracle minus blind): {knowing:.3f}")
