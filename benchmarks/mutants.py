@@ -687,8 +687,8 @@ MUTANTS: list[Mutant] = [
         "controllers/hop_controller.py",
         f"{KNOWN}::test_beliefs_follow_bayes_rule_over_open_goals",
         (
-            "probabilities = (1 - s.likelihood_epsilon) * probabilities + s.likelihood_epsilon * uniform",
-            "probabilities = probabilities",
+            "(1 - weight) * of_taken + weight / jnp.maximum(avail_actions.sum(-1), 1)",
+            "of_taken",
         ),
         ("belief = close(posterior, is_open, m.type_of)", "belief = posterior"),
         (
@@ -757,7 +757,18 @@ MUTANTS: list[Mutant] = [
         "learners/hop_learner.py",
         f"{KNOWN}::test_labels_are_the_goals_reached_next",
         ("(goal >= 0) & (real[:, None] > 0)", "goal >= 0"),
-        ("start = jnp.full_like(reached[:, 0], none)", "start = jnp.zeros_like(reached[:, 0])"),
+        ("start = jnp.full_like(reached[:, 0], -1)", "start = jnp.zeros_like(reached[:, 0])"),
+    ),
+    *_of(
+        "learners/hop_learner.py",
+        f"{KNOWN}::test_failures_are_labelled_by_what_explains_the_actions",
+        (
+            "jnp.where(closed, log_likelihood[..., -1:], log_likelihood) * failed[..., None]",
+            "log_likelihood * failed[..., None]",
+        ),
+        ("failed = (next_goal < 0).astype(jnp.float32) * acted", "failed = (next_goal < 0).astype(jnp.float32)"),
+        ("jax.nn.softmax(log_prior + of_steps.sum(1), -1)", "jax.nn.softmax(of_steps.sum(1), -1)"),
+        ("jnp.where(closed, 0.0, believed).at[..., -1].add(left)", "believed"),
     ),
     *_of(
         "learners/hop_learner.py",

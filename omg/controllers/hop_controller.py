@@ -57,6 +57,8 @@ class HopMemory(NamedTuple):
     """The belief over goal types while goals of all types were still open; used for agents that reached nothing."""
     complete: Bool[Array, " batch"]
     """Whether goals of all types are still open."""
+    is_open: Bool[Array, "batch goal"]
+    """The goals that can be pursued now."""
     search: Float[Array, "batch agent action"]
     """The policy of the last search, in the seats that searched."""
     window: Float[Array, "batch agent window obs"]
@@ -82,6 +84,9 @@ class HopMAC(Controller):
         self.planner = Planner(env, self.models, s)
         self.needs = ("goals",) if s.learned_goals else ()
         self.present = self.models.by_type(jnp.ones(self.models.n_goals)) > 0
+        known = self.present * (1 - PRIOR_OF_NONE) / jnp.maximum(self.present.sum() - 1, 1)
+        self.first_prior = known.at[-1].set(PRIOR_OF_NONE) / known.at[-1].set(PRIOR_OF_NONE).sum()
+        """The belief over the goal types of somebody unknown."""
 
     @classmethod
     def create(cls, env: MultiAgentEnv, config: Mapping[str, Any], artifacts: Mapping[str, Any]) -> HopMAC:
@@ -100,6 +105,7 @@ class HopMAC(Controller):
         return {
             "search": Field((self.spec.n_actions,), "float16", "agents"),
             "reached": Field((), "int16", "agents"),
+            "is_open": Field((self.models.n_goals,), "bool"),
         }
 
     def init_params(self, key: Array) -> Params:
@@ -108,13 +114,11 @@ class HopMAC(Controller):
     def init_memory(self, params: Any, batch: int, seats: int | None = None, prior: Array | None = None) -> HopMemory:
         n, m = self.spec.n_agents, self.models
         if prior is None:
-            each = (
-                (self.present * (1 - PRIOR_OF_NONE) / jnp.maximum(self.present.sum() - 1, 1)).at[-1].set(PRIOR_OF_NONE)
-            )
-            prior = jnp.broadcast_to(each / each.sum(), (batch, n, m.n_types))
+            prior = jnp.broadcast_to(self.first_prior, (batch, n, m.n_types))
         belief = spread(prior, m.type_of, jnp.ones((batch, n, m.n_goals), bool))
         return HopMemory(
             jnp.int32(0), prior, belief, jnp.full((batch, n), -1, jnp.int32), prior, jnp.ones(batch, bool),
+            is_open=jnp.ones((batch, m.n_goals), bool),
             search=jnp.zeros((batch, n, self.spec.n_actions)),
             window=jnp.zeros((batch, n, m.goals.window, self.spec.obs_size)),
         )  # fmt: skip
@@ -162,10 +166,8 @@ class HopMAC(Controller):
         near = seen.alive & self._near(obs)
         probabilities = self._action_probabilities(params["model"], obs, seen.avail_actions, near)
         expected = (memory.belief[..., None] * probabilities).sum(-2)
-        # Likelihood smoothing: no single action excludes a goal.
-        uniform = uniform_over(seen.avail_actions)[:, :, None]
-        probabilities = (1 - s.likelihood_epsilon) * probabilities + s.likelihood_epsilon * uniform
-        likelihood = pick(probabilities, jnp.broadcast_to(actions[..., None], probabilities.shape[:-1]))
+        of_taken = pick(probabilities, jnp.broadcast_to(actions[..., None], probabilities.shape[:-1]))
+        likelihood = self.smoothed(of_taken, seen.avail_actions[:, :, None])
         likelihood = jnp.where((near & s.intra_belief)[..., None], likelihood, 1.0)
 
         window = memory.window
@@ -184,6 +186,7 @@ class HopMAC(Controller):
         record = {
             "search": memory.search,
             "reached": reached,
+            "is_open": memory.is_open,
             "belief": memory.belief,
             # After the action, before this step closes any goal.
             "posterior": posterior,
@@ -198,6 +201,7 @@ class HopMAC(Controller):
             reached=jnp.where(on, reached_type, memory.reached),
             pursued=jnp.where((running & memory.complete)[:, None, None], m.by_type(posterior), memory.pursued),
             complete=memory.complete & ((m.by_type(is_open[:, 0]) > 0) | ~self.present).all(-1),
+            is_open=jnp.where(running[:, None], is_open[:, 0], memory.is_open),
             window=window,
         )
         return memory, record
@@ -209,6 +213,11 @@ class HopMAC(Controller):
         reached = jnp.arange(self.models.n_types) == memory.reached[..., None]
         pursued = jnp.where(memory.reached[..., None] >= 0, reached, memory.pursued)
         return across(memory.prior, pursued, self.settings.hop_alpha)
+
+    def smoothed(self, of_taken: Float[Array, "*rows goal"], avail_actions: Array) -> Float[Array, "*rows goal"]:
+        """Likelihoods of the action taken, mixed with the uniform distribution: no single action excludes a goal."""
+        weight = self.settings.likelihood_epsilon
+        return (1 - weight) * of_taken + weight / jnp.maximum(avail_actions.sum(-1), 1)
 
     def _near(self, obs: Float[Array, "batch agent obs"]) -> Bool[Array, "batch agent"]:
         """Agents near enough to some goal for their actions to be informative (`gate_distance`)."""

@@ -153,7 +153,8 @@ class Adaptation:
         other = jnp.arange(n) != seats[:, None, None]
         playing = filled[..., None] * played.alive[:, :-1] * other
         models = self.focal.models
-        pursued = label(reached, filled, models.none)
+        next_goal = label(reached, filled)
+        pursued = jnp.where(next_goal < 0, models.none, next_goal)
         same_type = models.type_of == models.type_of[pursued][..., None]
 
         def believed(name: str) -> tuple[Array, Array]:
@@ -165,7 +166,7 @@ class Adaptation:
         correct = (played["predicted"][:, :-1] == played.actions[:, :-1]).astype(jnp.float32)
         numbers["action_accuracy"] = _mean(correct, playing, (1, 2))
         # Only steps of agents that reached a goal later have a true goal to compare with.
-        labelled = playing * (pursued < models.none)
+        labelled = playing * (next_goal >= 0)
         numbers["goal_belief"] = at_points(in_goal, goal_after, labelled)
         numbers["type_belief"] = at_points(in_type, type_after, labelled)
         numbers["steps_to_half"] = steps_to_half(in_goal, labelled)

@@ -1,6 +1,7 @@
 """HOP while learning: the action model of co-players, and the policy and value that guide the search.
 
-Goals are labelled in hindsight: the goal of a time step is the one that the agent reached next.
+Goals are labelled in hindsight: the goal of a time step is the one that the agent reached next. Where it reached none,
+its goal is uncertain: every goal has a probability, given the agent's actions.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from omg.components.beliefs import spread
 from omg.components.episode_buffer import EpisodeBatch, masked_mean, pick, time_first
 from omg.controllers.hop_controller import HopMAC
 from omg.envs.multiagentenv import Spec
@@ -56,20 +58,28 @@ class HopLearner(Learner):
         planned = jnp.ones(actions.shape, bool)
         if self.focal:
             planned = seats == batch["agent_idx"].astype(jnp.int32)[..., None]
-        pursued = label(batch["reached"][:, :-1].astype(jnp.int32), batch.filled[:, :-1], models.none)
+        next_goal = label(batch["reached"][:, :-1].astype(jnp.int32), batch.filled[:, :-1])
 
         # The action model: cross-entropy of the co-players' actions given the goals they pursued.
         observed = acted * (~planned if self.focal else 1.0)
-        logits = models.co_player_logits(params["model"], obs, models.goal(obs, pursued), avail)
-        log_model = jax.nn.log_softmax(logits, -1)
-        model_loss = masked_mean(-pick(log_model, actions), observed)
-        correct = (log_model.argmax(-1) == actions).astype(jnp.float32)
+        log_model = self.log_model(params["model"], obs, avail)
+        of_taken = pick(log_model, jnp.broadcast_to(actions[..., None], log_model.shape[:-1]))
+        likelihood = jnp.log(self.mac.smoothed(jnp.exp(of_taken), avail[..., None, :]))
+        pursued = jax.lax.stop_gradient(
+            pursued_in_hindsight(
+                next_goal, acted, likelihood, batch["is_open"][:, :-1], self.mac.first_prior, models.type_of
+            )
+        )
+        model_loss = masked_mean(-(pursued * of_taken).sum(-1), observed)
+        expected = (pursued[..., None] * jnp.exp(log_model)).sum(-2)
+        correct = (expected.argmax(-1) == actions).astype(jnp.float32)
         exclusive_loss = self.exclusive(params["model"], batch, observed, key)
 
         # The policy learns from the search, the value from the returns.
         mask = acted * planned
         counted = (jnp.broadcast_to(filled, acted.shape) if self.shared_reward else acted) * planned
-        everyone = jnp.broadcast_to(pursued[:, :, None], (*pursued.shape, n))
+        most_likely = pursued.argmax(-1)
+        everyone = jnp.broadcast_to(most_likely[:, :, None], (*most_likely.shape, n))
         others = models.goals_of_others(obs, everyone, seats)
         logits, value = models.policy_value(params["agent"], obs, others, avail)
         search = batch["search"][:, :-1].astype(jnp.float32)
@@ -89,6 +99,15 @@ class HopLearner(Learner):
         co_players = s.model_coef * (model_loss + s.exclusive_coef * exclusive_loss)
         return policy_loss + s.value_coef * value_loss + co_players, metrics
 
+    def log_model(
+        self, model: CoPlayerModel, obs: Float[Array, "batch time agent obs"], avail_actions: Array
+    ) -> Float[Array, "batch time agent goal action"]:
+        """log π_ω(a | s, g) of every agent for every goal."""
+        features = self.mac.models.goal_features(obs)
+        each = jnp.broadcast_to(obs[..., None, :], (*features.shape[:-1], obs.shape[-1]))
+        avail = jnp.broadcast_to(avail_actions[..., None, :], (*features.shape[:-1], avail_actions.shape[-1]))
+        return jax.nn.log_softmax(self.mac.models.co_player_logits(model, each, features, avail), -1)
+
     def exclusive(
         self, model: CoPlayerModel, batch: EpisodeBatch, observed: Float[Array, "batch time agent"], key: Array
     ) -> Float[Array, ""]:
@@ -107,18 +126,45 @@ class HopLearner(Learner):
 
 
 def label(
-    reached: Int[Array, "batch time agent"], filled: Float[Array, "batch time"], none: int
+    reached: Int[Array, "batch time agent"], filled: Float[Array, "batch time"]
 ) -> Int[Array, "batch time agent"]:
-    """The goal that each agent reached next; `none` where it reached no goal before the end."""
+    """The goal that each agent reached next; -1 where it reached no goal before the end."""
 
     def step(later: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
         goal, real = now
         pursued = jnp.where((goal >= 0) & (real[:, None] > 0), goal, later)
         return pursued, pursued
 
-    start = jnp.full_like(reached[:, 0], none)
+    start = jnp.full_like(reached[:, 0], -1)
     _, pursued = jax.lax.scan(step, start, (time_first(reached), filled.T), reverse=True)
     return time_first(pursued)
+
+
+def pursued_in_hindsight(
+    next_goal: Int[Array, "batch time agent"],
+    acted: Float[Array, "batch time agent"],
+    log_likelihood: Float[Array, "batch time agent goal"],
+    is_open: Bool[Array, "batch time goal"],
+    prior: Float[Array, " goal_type"],
+    type_of: Int[Array, " goal"],
+) -> Float[Array, "batch time agent goal"]:
+    """The probability that an agent pursued each goal: 1 for the goal that it reached next.
+
+    After the last goal that it reached, r(g) ∝ b_0(g)·Π_t π(a_t | s_t, g) over the steps that it still took. Who
+    pursues a goal that closes pursues none from then on.
+    """
+    n_goals = is_open.shape[-1]
+    closed = ~is_open[:, :, None]
+    failed = (next_goal < 0).astype(jnp.float32) * acted
+    first = jnp.take_along_axis(is_open, failed.argmax(1)[..., None], 1)
+    # The last goal is "none", which never closes.
+    of_steps = jnp.where(closed, log_likelihood[..., -1:], log_likelihood) * failed[..., None]
+    log_prior = jnp.log(spread(jnp.broadcast_to(prior, (*first.shape[:2], len(prior))), type_of, first) + 1e-30)
+    believed = jax.nn.softmax(log_prior + of_steps.sum(1), -1)[:, None]
+    left = (believed * closed).sum(-1)
+    believed = jnp.where(closed, 0.0, believed).at[..., -1].add(left)
+    reached = jax.nn.one_hot(next_goal, n_goals)
+    return jnp.where((next_goal < 0)[..., None], believed, reached)
 
 
 def discounted(

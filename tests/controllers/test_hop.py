@@ -11,7 +11,7 @@ from omg.controllers import HopMAC
 from omg.controllers.hop_planning import Planner
 from omg.envs import make
 from omg.envs.stag_hunt import Hunt
-from omg.learners.hop_learner import HopLearner, label
+from omg.learners.hop_learner import HopLearner, label, pursued_in_hindsight
 from omg.modules.hop_models import HopModels
 from omg.runners import VectorRunner
 
@@ -240,7 +240,7 @@ def test_the_loss_by_hand(hunters, trained):
     learner = HopLearner(env.spec, mac, config | weights | {"gamma": 0.95})
     loss, metrics = jax.jit(learner.loss)(params, {}, batch, jnp.int32(0), KEY)
     reached = batch["reached"][:, :-1].astype(jnp.int32)
-    pursued = np.asarray(label(reached, batch.filled[:, :-1], models.none))
+    next_goal = label(reached, batch.filled[:, :-1])
     other = (np.asarray(reached) + np.asarray(jax.random.randint(KEY, reached.shape, 1, models.n_goals))) % (
         models.n_goals
     )
@@ -261,11 +261,21 @@ def test_the_loss_by_hand(hunters, trained):
         logits = np.asarray(params["model"](*(jnp.asarray(x) for x in (obs[index], chosen, ways[index]))))
         return np.asarray(jax.nn.softmax(np.where(avail[index], logits, -1e9), -1))[np.arange(len(at)), actions[index]]
 
-    model = -np.log(probabilities(pursued))
+    of_goals = np.stack([probabilities(np.full(next_goal.shape, g)) for g in range(models.n_goals)], -1)
+    smoothed = np.zeros((*next_goal.shape, models.n_goals), np.float32)
+    smoothed[index] = 0.95 * of_goals + 0.05 / avail[index].sum(-1, keepdims=True)
+    pursued = np.asarray(
+        pursued_in_hindsight(
+            next_goal, jnp.asarray(filled[:, :-1, None] * alive[:, :-1]), jnp.log(jnp.asarray(smoothed) + 1e-30),
+            batch["is_open"][:, :-1], mac.first_prior, models.type_of,
+        )
+    )  # fmt: skip
+    assert (np.asarray(next_goal)[index] < 0).any(), "some hunter caught nothing"
+    model = -(pursued[index] * np.log(of_goals)).sum(-1)
     reached_now = reached[index] >= 0
     assert (other != reached)[reached >= 0].all()
     exclusive = -np.log(1 - 0.999 * probabilities(other)[reached_now])
-    of_other = np.stack([features[b, t, i][pursued[b, t, 1 - i]] for b, t, i in at])
+    of_other = np.stack([features[b, t, i][pursued[b, t, 1 - i].argmax()] for b, t, i in at])
     own_inputs = np.concatenate([obs[index], of_other, ways[index].reshape(len(at), -1)], -1)
     out = np.asarray(params["agent"](jnp.asarray(own_inputs)))
     log_pi = np.asarray(jax.nn.log_softmax(np.where(avail[index], out[:, :-1], -1e9), -1))

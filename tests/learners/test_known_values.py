@@ -25,7 +25,7 @@ from omg.learners import td
 from omg.learners.am_learner import AMLearner, VAESettings
 from omg.learners.base import Learner, LearnerSettings, LearnerState, TargetSettings, clip_each
 from omg.learners.coma_learner import COMALearner, COMALearnerSettings
-from omg.learners.hop_learner import HopLearner, HopLearnerSettings, discounted, label
+from omg.learners.hop_learner import HopLearner, HopLearnerSettings, discounted, label, pursued_in_hindsight
 from omg.learners.on_policy import chop, dealt, shuffled
 from omg.learners.ppo_learner import Memories, PPOLearner, PPOSettings, PPOSteps, ReturnStatistics, normalised
 from omg.learners.pqn_learner import PQNLearner, PQNSettings
@@ -861,9 +861,32 @@ def test_the_pre_training_loss_is_reconstruction_plus_weighted_kl():
 
 def test_labels_are_the_goals_reached_next():
     reached = jnp.array([[[-1, -1], [2, -1], [-1, -1], [-1, 0], [1, 1]]])
-    pursued = label(reached, jnp.array([[1.0, 1, 1, 1, 0]]), 9)
-    assert pursued[0, :4, 0].tolist() == [2, 2, 9, 9], "a goal after the end of the episode is no label"
+    pursued = label(reached, jnp.array([[1.0, 1, 1, 1, 0]]))
+    assert pursued[0, :4, 0].tolist() == [2, 2, -1, -1], "a goal after the end of the episode is no label"
     assert pursued[0, :4, 1].tolist() == [0, 0, 0, 0]
+
+
+def test_failures_are_labelled_by_what_explains_the_actions():
+    """Two hares, a stag, and none. The first agent takes a hare and fails afterwards; the second one always fails."""
+    next_goal = jnp.array([[[0, -1], [-1, -1], [-1, -1], [-1, -1]]])
+    acted = jnp.array([[[1.0, 1], [1, 1], [1, 1], [0, 1]]])
+    is_open = jnp.ones((1, 4, 4), bool).at[0, 1:, 0].set(False).at[0, 3, 2].set(False)
+    likelihood = jnp.array([[[[0.1, 0.2, 0.3, 0.4]] * 2, [[0.5, 0.3, 0.9, 0.2]] * 2, [[0.6, 0.1, 0.8, 0.5]] * 2,
+                             [[0.9, 0.7, 0.6, 0.25]] * 2]])  # fmt: skip
+    prior, type_of = jnp.array([0.4, 0.5, 0.1]), jnp.array([0, 0, 1, 2])
+    found = np.asarray(jax.jit(pursued_in_hindsight)(next_goal, acted, jnp.log(likelihood), is_open, prior, type_of))
+    np.testing.assert_allclose(found[0, 0, 0], [1, 0, 0, 0], err_msg="the goal that it reached next")
+    # When its failure begins, the first hare is gone; it takes two more steps.
+    first = np.array([0, 0.4 * 0.3 * 0.1, 0.5 * 0.9 * 0.8, 0.1 * 0.2 * 0.5])
+    for t in (1, 2):
+        np.testing.assert_allclose(found[0, t, 0], first / first.sum(), rtol=1e-5)
+    # Who wanted the first hare wants nothing after step 0, and who wanted the stag nothing at step 3.
+    second = np.array([0.2 * 0.1 * 0.2 * 0.5 * 0.25, 0.2 * 0.2 * 0.3 * 0.1 * 0.7, 0.5 * 0.3 * 0.9 * 0.8 * 0.25,
+                       0.1 * 0.4 * 0.2 * 0.5 * 0.25])  # fmt: skip
+    second /= second.sum()
+    np.testing.assert_allclose(found[0, 0, 1], second, rtol=1e-5)
+    np.testing.assert_allclose(found[0, 2, 1], [0, second[1], second[2], second[3] + second[0]], rtol=1e-5)
+    np.testing.assert_allclose(found[0, 3, 1], [0, second[1], 0, 1 - second[1]], rtol=1e-5)
 
 
 def test_returns_end_where_an_agent_leaves():
@@ -882,11 +905,13 @@ def hop_loss(is_focal, shared_reward):
     batch = episodes(
         [[[2.0, 4.0], [2.0, 8.0], [0, 0]]], [[1, 1, 0]], alive=[[[1, 1], [1, 0], [1, 0]]], agent_idx=[[0]],
         reached=np.full((1, 3, 2), -1), search=np.broadcast_to([1.0, 0.0], (1, 3, 2, 2)),
+        is_open=np.ones((1, 3, 2), bool),
     )  # fmt: skip
     models = SimpleNamespace(
         none=1, n_goals=2, goals=SimpleNamespace(n=1),
-        goal=lambda obs, goal: obs,
-        co_player_logits=lambda model, obs, goal, avail: jnp.broadcast_to(jnp.log(model), avail.shape),
+        type_of=jnp.arange(2),
+        goal_features=lambda obs: jnp.zeros((*obs.shape[:-1], 2, 1)),
+        co_player_logits=lambda model, obs, goal, avail: jnp.broadcast_to(jnp.log(model)[:, None], avail.shape),
         goals_of_others=lambda obs, goals, seats: obs[..., None, :],
         policy_value=lambda agent, obs, others, avail: (
             jnp.broadcast_to(jnp.log(agent), avail.shape), jnp.ones(avail.shape[:-1])
@@ -894,9 +919,11 @@ def hop_loss(is_focal, shared_reward):
     )  # fmt: skip
     settings = HopLearnerSettings(value_coef=0.5, model_coef=0.25, reward_scale=0.5, gamma=0.5)
     stub = SimpleNamespace(
-        mac=SimpleNamespace(models=models), spec=spec_of(), settings=settings, focal=is_focal,
-        shared_reward=shared_reward, exclusive_goals=False, exclusive=lambda *_: jnp.float32(0.0),
+        mac=SimpleNamespace(models=models, first_prior=jnp.array([0.9, 0.1]), smoothed=lambda p, avail: p),
+        spec=spec_of(), settings=settings, focal=is_focal, shared_reward=shared_reward, exclusive_goals=False,
+        exclusive=lambda *_: jnp.float32(0.0),
     )  # fmt: skip
+    stub.log_model = lambda *x: HopLearner.log_model(stub, *x)
     params = {"model": jnp.array([[3.0, 1.0], [1.0, 1.0]]), "agent": jnp.array([[1.0, 1.0], [1.0, 3.0]])}
     return HopLearner.loss(stub, params, {}, batch, jnp.int32(0), KEY)
 
