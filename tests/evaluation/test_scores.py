@@ -56,7 +56,8 @@ def test_a_task_trains_its_bounds_with_unseen_partners_and_its_methods_with_the_
     assert commands["best_response"].get("one_partner_each") is True
     assert commands["omg"].config == "ppo_omg"
     assert commands["omg"].get("vae_path") == str(tmp_path / "vae_of_omg")
-    assert commands["base"].get("t_max") == 1_500_000, "steps of all seats together"
+    steps = task.budget["variables"]["steps"]
+    assert commands["base"].get("t_max") == steps // 2, "the budget counts the steps of both seats"
     assert {"oracle_partners", "blind_partners", "base_partners", "omg_partners"} <= set(commands)
     names = [stage.title for stage in plan.stages]
     assert names.index("pool") == 0
