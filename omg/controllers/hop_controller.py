@@ -85,8 +85,9 @@ class HopMAC(Controller):
         self.needs = ("goals",) if s.learned_goals else ()
         self.present = self.models.by_type(jnp.ones(self.models.n_goals)) > 0
         known = self.present * (1 - PRIOR_OF_NONE) / jnp.maximum(self.present.sum() - 1, 1)
-        self.first_prior = known.at[-1].set(PRIOR_OF_NONE) / known.at[-1].set(PRIOR_OF_NONE).sum()
-        """The belief over the goal types of somebody unknown."""
+        known = known.at[-1].set(PRIOR_OF_NONE)
+        self.first_prior = known / known.sum()
+        """The belief over the goal types of a co-player that was never met."""
 
     @classmethod
     def create(cls, env: MultiAgentEnv, config: Mapping[str, Any], artifacts: Mapping[str, Any]) -> HopMAC:
