@@ -231,16 +231,12 @@ class HopMAC(Controller):
         self, model: CoPlayerModel, obs: Array, avail_actions: Array, near: Array
     ) -> Float[Array, "batch agent goal action"]:
         """π_ω(a | s, g) of all agents for every goal. Skipped while no agent is near a goal."""
-        n_goals = self.models.n_goals
 
         def compute(_: None) -> Array:
-            each = jnp.broadcast_to(obs[:, :, None], (*obs.shape[:2], n_goals, obs.shape[-1]))
-            avail = jnp.broadcast_to(avail_actions[:, :, None], (*each.shape[:-1], avail_actions.shape[-1]))
-            logits = self.models.co_player_logits(model, each, self.models.goal_features(obs), avail)
-            return jax.nn.softmax(logits, -1)
+            return jax.nn.softmax(self.models.logits_of_goals(model, obs, avail_actions), -1)
 
         if self.settings.gate_distance is None:
             return compute(None)
-        shape = (*obs.shape[:2], n_goals, avail_actions.shape[-1])
+        shape = (*obs.shape[:2], self.models.n_goals, avail_actions.shape[-1])
         uniform = jnp.broadcast_to(uniform_over(avail_actions)[:, :, None], shape)
         return jax.lax.cond(near.any(), compute, lambda _: uniform, None)

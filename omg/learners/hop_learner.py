@@ -62,9 +62,9 @@ class HopLearner(Learner):
 
         # The action model: cross-entropy of the co-players' actions given the goals they pursued.
         observed = acted * (~planned if self.focal else 1.0)
-        log_model = self.log_model(params["model"], obs, avail)
+        log_model = jax.nn.log_softmax(models.logits_of_goals(params["model"], obs, avail), -1)
         of_taken = pick(log_model, jnp.broadcast_to(actions[..., None], log_model.shape[:-1]))
-        likelihood = jnp.log(self.mac.smoothed(jnp.exp(of_taken), avail[..., None, :]))
+        likelihood = jnp.log(jnp.maximum(self.mac.smoothed(jnp.exp(of_taken), avail[..., None, :]), 1e-30))
         pursued = jax.lax.stop_gradient(
             pursued_in_hindsight(
                 next_goal, acted, likelihood, batch["is_open"][:, :-1], self.mac.first_prior, models.type_of
@@ -98,15 +98,6 @@ class HopLearner(Learner):
         }
         co_players = s.model_coef * (model_loss + s.exclusive_coef * exclusive_loss)
         return policy_loss + s.value_coef * value_loss + co_players, metrics
-
-    def log_model(
-        self, model: CoPlayerModel, obs: Float[Array, "batch time agent obs"], avail_actions: Array
-    ) -> Float[Array, "batch time agent goal action"]:
-        """log π_ω(a | s, g) of every agent for every goal."""
-        features = self.mac.models.goal_features(obs)
-        each = jnp.broadcast_to(obs[..., None, :], (*features.shape[:-1], obs.shape[-1]))
-        avail = jnp.broadcast_to(avail_actions[..., None, :], (*features.shape[:-1], avail_actions.shape[-1]))
-        return jax.nn.log_softmax(self.mac.models.co_player_logits(model, each, features, avail), -1)
 
     def exclusive(
         self, model: CoPlayerModel, batch: EpisodeBatch, observed: Float[Array, "batch time agent"], key: Array

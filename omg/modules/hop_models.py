@@ -53,6 +53,15 @@ class HopModels:
         """π_ω(a | s, g), as logits."""
         return jnp.where(avail_actions, model(obs, goal, self._directions(obs)), UNAVAILABLE)
 
+    def logits_of_goals(
+        self, model: CoPlayerModel, obs: Float[Array, "*rows obs"], avail_actions: Array
+    ) -> Float[Array, "*rows goal action"]:
+        """π_ω(a | s, g) for every goal, as logits."""
+        features = self.goal_features(obs)
+        each = jnp.broadcast_to(obs[..., None, :], (*features.shape[:-1], obs.shape[-1]))
+        avail = jnp.broadcast_to(avail_actions[..., None, :], (*features.shape[:-1], avail_actions.shape[-1]))
+        return self.co_player_logits(model, each, features, avail)
+
     def policy_value(self, agent: MLP, obs: Array, others: Array, avail_actions: Array) -> tuple[Array, Array]:
         """Policy logits and value; `others` are the features of the other agents' goals."""
         inputs = [obs, *(x.reshape(*x.shape[:-2], -1) for x in (others, self._directions(obs)))]

@@ -910,8 +910,9 @@ def hop_loss(is_focal, shared_reward):
     models = SimpleNamespace(
         none=1, n_goals=2, goals=SimpleNamespace(n=1),
         type_of=jnp.arange(2),
-        goal_features=lambda obs: jnp.zeros((*obs.shape[:-1], 2, 1)),
-        co_player_logits=lambda model, obs, goal, avail: jnp.broadcast_to(jnp.log(model)[:, None], avail.shape),
+        logits_of_goals=lambda model, obs, avail: jnp.broadcast_to(
+            jnp.log(model)[:, None], (*avail.shape[:-1], 2, avail.shape[-1])
+        ),
         goals_of_others=lambda obs, goals, seats: obs[..., None, :],
         policy_value=lambda agent, obs, others, avail: (
             jnp.broadcast_to(jnp.log(agent), avail.shape), jnp.ones(avail.shape[:-1])
@@ -923,7 +924,6 @@ def hop_loss(is_focal, shared_reward):
         spec=spec_of(), settings=settings, focal=is_focal, shared_reward=shared_reward, exclusive_goals=False,
         exclusive=lambda *_: jnp.float32(0.0),
     )  # fmt: skip
-    stub.log_model = lambda *x: HopLearner.log_model(stub, *x)
     params = {"model": jnp.array([[3.0, 1.0], [1.0, 1.0]]), "agent": jnp.array([[1.0, 1.0], [1.0, 3.0]])}
     return HopLearner.loss(stub, params, {}, batch, jnp.int32(0), KEY)
 
