@@ -39,6 +39,7 @@ BELIEFS = "components/test_beliefs.py"
 SUBGOALS = "modules/test_subgoals.py"
 FOCAL = "learners/test_focal_losses.py"
 MODELS = "modules/test_agent_models.py"
+SEARCH = "components/test_tree_search.py"
 HOP = "controllers/test_hop.py"
 HOP_BELIEFS = "controllers/test_hop_beliefs.py"
 
@@ -744,6 +745,29 @@ MUTANTS: list[Mutant] = [
             "jax.nn.softmax(logits, -1)",
         ),
         ("goals = jnp.where(seen.alive, self.resample(", "goals = jnp.where(True, self.resample("),
+        ("joint = joint.at[rows, seat].set(action)", "joint = joint"),
+        (".at[rows, seat].set(1.0)", ""),
+    ),
+    *_of(
+        "components/tree_search.py",
+        f"{SEARCH}::test_luck_is_not_counted_on",
+        ("jax.random.split(jax.random.fold_in(key, s))", "jax.random.split(jax.random.fold_in(key, 0))"),
+    ),
+    *_of(
+        "components/tree_search.py",
+        f"{SEARCH}::test_what_others_do_is_answered_when_it_is_seen_and_not_before",
+        (" & (tree.drawn[row, at, action] == _number(drawn, tree.odds.shape[-1])[:, None])", ""),
+    ),
+    *_of(
+        "components/tree_search.py",
+        f"{SEARCH}::test_the_children_of_an_action_are_kept",
+        ("drawn=tree.drawn.at[row, parent, action, place].set(", "drawn=tree.drawn.at[row, parent, action, 0].set("),
+        ("jnp.where(places < 0, -1.0, tree.node", "jnp.where(places < 0, 1e9, tree.node"),
+    ),
+    *_of(
+        "components/tree_search.py",
+        f"{SEARCH}::test_more_draws_than_places_for_children",
+        ("return edge[..., RETURN] / jnp.maximum(edge[..., VISITS], 1)", "return edge[..., RETURN] / 100"),
     ),
     *_of(
         "controllers/hop_planning.py",

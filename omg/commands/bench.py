@@ -48,7 +48,8 @@ def main(command: Command) -> int:
     if "identities" in config:
         config["identities"] = bench.bench_pool
     if config.get("one_partner_each"):
-        config["seeds"] = bench.bench_pool
+        # The best response to one partner is an ordinary run.
+        config["seeds"], config["one_partner_each"] = bench.bench_pool, bench.bench_pool > 1
     config, notices = args_sanity_check(config)
     for notice in notices:
         say(notice, "yellow")

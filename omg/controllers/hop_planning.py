@@ -1,4 +1,8 @@
-"""HOP's planning: tree search in the environment itself, with co-players that act by π_ω for sampled goals."""
+"""HOP's planning: tree search in the environment itself, with co-players that act by π_ω for sampled goals.
+
+The co-players' actions are drawn anew at every visit of a node. The environment's own dice (who gets a hare that two
+hunters reach at once) and the new goal of a co-player whose goal has closed are drawn once per node.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from omg.components.action_selectors import UNAVAILABLE
-from omg.components.tree_search import Expansion, noisy, search
+from omg.components.tree_search import Expansion, cumulative, noisy, search
 from omg.controllers.base import uniform_over
 from omg.envs.multiagentenv import MultiAgentEnv, Timestep
 from omg.modules.hop_models import HopModels
@@ -76,50 +80,60 @@ class Planner:
         goals = jnp.where(per_row(seen.alive), goals, models.none)
         obs, avail = per_row(seen.obs.astype(jnp.float32)), per_row(seen.avail_actions)
         root = Node(jax.tree.map(per_row, env_state), obs, avail, goals, jnp.broadcast_to(t, (rows,)))
-        logits, value = self.evaluate(params, root, seat)
+        logits, value, odds = self.evaluate(params, root, seat)
         if not test_mode:
             logits = noisy(logits, _at(avail, seat), k_noise)
         found = search(
             root, logits, value,
-            lambda k, action, node: self.expand(params, k, action, node, seat),
+            lambda k, action, joint, node: self.expand(params, k, action, joint, node, seat),
             # Without planning: every action once, valued by the network's value of the next state.
             simulations if s.planning else self.env.spec.n_actions,
             k_search,
             s.c_puct,
             s.search_depth if s.planning else 1,
             try_all=True,
+            odds=odds,
         )  # fmt: skip
         # An action without a simulation gets the value of the worst action that had one.
         tried = found.visits > 0
         q = jnp.where(tried, found.q, jnp.where(tried, found.q, jnp.inf).min(-1, keepdims=True))
         return q.reshape(batch, per_env, draws, -1).mean(2)
 
-    def evaluate(self, params: Any, node: Node, seat: Int[Array, " row"]) -> tuple[Array, Array]:
-        """Prior logits and value of a node by the networks. The prior is mixed with the uniform distribution."""
-        obs, avail = _at(node.obs, seat), _at(node.avail_actions, seat)
-        others = self.models.goals_of_others(obs, node.goals, seat)
-        logits, value = self.models.policy_value(params["agent"], obs, others, avail)
-        prior = (1 - UNIFORM_PRIOR) * jax.nn.softmax(logits, -1) + UNIFORM_PRIOR * uniform_over(avail)
-        return jnp.where(avail, jnp.log(prior + 1e-9), UNAVAILABLE), value
+    def evaluate(
+        self, params: Any, node: Node, seat: Int[Array, " row"]
+    ) -> tuple[Float[Array, "row action"], Float[Array, " row"], Float[Array, "row agent action"]]:
+        """Prior logits and value of a node by the networks, and the odds of what the others do there.
 
-    def expand(self, params: Any, key: Array, action: Array, node: Node, seat: Array) -> tuple[Expansion, Node]:
-        """One step of the environment, in which the others act by their goals."""
-        models = self.models
-        k_others, k_env, k_goals = jax.random.split(key, 3)
-        rows = jnp.arange(action.shape[0])
+        The prior is mixed with the uniform distribution.
+        """
+        models, rows = self.models, jnp.arange(len(seat))
+        obs, avail = _at(node.obs, seat), _at(node.avail_actions, seat)
+        others = models.goals_of_others(obs, node.goals, seat)
+        logits, value = models.policy_value(params["agent"], obs, others, avail)
+        prior = (1 - UNIFORM_PRIOR) * jax.nn.softmax(logits, -1) + UNIFORM_PRIOR * uniform_over(avail)
         pursued = models.goal(node.obs, node.goals)
-        logits = models.co_player_logits(params["model"], node.obs, pursued, node.avail_actions)
-        joint = jax.random.categorical(k_others, logits).at[rows, seat].set(action)
+        of_others = models.co_player_logits(params["model"], node.obs, pursued, node.avail_actions)
+        # The agent's own action is not drawn.
+        odds = cumulative(jax.nn.softmax(of_others, -1)).at[rows, seat].set(1.0)
+        return jnp.where(avail, jnp.log(prior + 1e-9), UNAVAILABLE), value, odds
+
+    def expand(
+        self, params: Any, key: Array, action: Array, joint: Int[Array, "row agent"], node: Node, seat: Array
+    ) -> tuple[Expansion, Node]:
+        """One step of the environment, in which the others act as drawn."""
+        k_env, k_goals = jax.random.split(key)
+        rows = jnp.arange(action.shape[0])
+        joint = joint.at[rows, seat].set(action)
         env_state, seen = jax.vmap(self.env.step)(node.env_state, joint, jax.random.split(k_env, len(rows)))
         is_open = self.open_goals(env_state, joint.shape)
-        goals = jnp.where(seen.alive, self.resample(node.goals, is_open, k_goals), models.none)
+        goals = jnp.where(seen.alive, self.resample(node.goals, is_open, k_goals), self.models.none)
         after = Node(env_state, seen.obs.astype(jnp.float32), seen.avail_actions, goals, node.t + 1)
-        logits, value = self.evaluate(params, after, seat)
+        logits, value, odds = self.evaluate(params, after, seat)
         continues = (
             (_at(seen.alive, seat) | self.shared_reward) & ~seen.terminated & (after.t < self.env.spec.episode_limit)
         )
         reward = self.settings.reward_scale * _at(seen.reward, seat)
-        return Expansion(reward, self.settings.gamma * continues, logits, value), after
+        return Expansion(reward, self.settings.gamma * continues, logits, value, odds), after
 
     def open_goals(self, env_state: Any, shape: tuple[int, ...]) -> Bool[Array, "batch agent goal"]:
         """Which goals can still be pursued; the goal "none" always can."""

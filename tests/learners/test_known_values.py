@@ -1079,10 +1079,12 @@ def test_one_step_of_the_search_by_hand(hunt):
     seen = jax.vmap(env._timestep)(states, jnp.zeros((3, 2)))
     node = Node(states, seen.obs, seen.avail_actions, jnp.zeros((3, 2), jnp.int32), jnp.array([0, 0, 29]))
     left = jnp.array([3, 3, 3])
-    expand = jax.jit(
-        lambda node: planner.expand({"model": None, "agent": None}, KEY, left, node, jnp.zeros(3, jnp.int32))
-    )
+    # The agent's own entry among the draws does not count: it goes left.
+    drawn, seat = jnp.array([[0, 4], [0, 4], [0, 4]]), jnp.zeros(3, jnp.int32)
+    expand = jax.jit(lambda node: planner.expand({"model": None, "agent": None}, KEY, left, drawn, node, seat))
     step, after = expand(node)
+    played = jax.vmap(env.step)(states, jnp.array([[3, 4]] * 3), jax.random.split(KEY, 3))[0]
+    np.testing.assert_array_equal(after.env_state.hunters, played.hunters)
     assert step.reward.tolist() == [0.5, 0.0, 0.0]
     np.testing.assert_allclose(step.discount, [0.0, 0.9, 0.0], rtol=1e-6)
     np.testing.assert_allclose(step.value, 3.0)
@@ -1090,6 +1092,8 @@ def test_one_step_of_the_search_by_hand(hunt):
     weights = np.where(available, [0.6, 0.1, 0.1, 0.1, 0.1], 0.0)
     prior = 0.75 * weights / weights.sum() + 0.25 * available / available.sum()
     np.testing.assert_allclose(np.exp(step.prior_logits[1]), prior, rtol=1e-4, atol=1e-6)
+    uniform = np.asarray(after.avail_actions[1, 1] / after.avail_actions[1, 1].sum())
+    np.testing.assert_allclose(step.odds[1], [np.ones(5), np.cumsum(uniform)], rtol=1e-5)
     assert after.goals[0, 0] == models.none, "an agent that left pursues no goal"
     assert after.goals[1].tolist() == [0, 0]
     assert after.t.tolist() == [1, 1, 30]
