@@ -40,6 +40,7 @@ SUBGOALS = "modules/test_subgoals.py"
 FOCAL = "learners/test_focal_losses.py"
 MODELS = "modules/test_agent_models.py"
 SEARCH = "components/test_tree_search.py"
+PREFERENCES = "components/test_preferences.py"
 HOP = "controllers/test_hop.py"
 HOP_BELIEFS = "controllers/test_hop_beliefs.py"
 
@@ -747,6 +748,28 @@ MUTANTS: list[Mutant] = [
         ("goals = jnp.where(seen.alive, self.resample(", "goals = jnp.where(True, self.resample("),
         ("joint = joint.at[rows, seat].set(action)", "joint = joint"),
         (".at[rows, seat].set(1.0)", ""),
+    ),
+    *_of(
+        "components/preferences.py",
+        f"{PREFERENCES}::test_features_of_goals_by_hand",
+        ("others = distance * playing[..., None]", "others = distance"),
+        ("(others.sum(1, keepdims=True) - others)", "others.sum(1, keepdims=True)"),
+        ("jnp.where(is_open[:, None], x, jnp.inf).min", "x.min"),
+    ),
+    *_of(
+        "components/preferences.py",
+        f"{PREFERENCES}::test_bayes_rule_on_preferences_and_goals_by_hand",
+        ("joint * likelihood[..., None, :]", "joint * likelihood[..., None, ::-1]"),
+        ("free = (joint - kept).sum(-1, keepdims=True)", "free = (1 - kept.sum((-2, -1), keepdims=True)) / 2"),
+        ("return kept + free * choice", "return kept + free * choice.mean(-2, keepdims=True)"),
+        ("forgotten * first", "forgotten * joint.sum(-1)"),
+    ),
+    *_of(
+        "controllers/hop_controller.py",
+        f"{HOP}::test_preferences_give_the_belief_of_a_board_and_are_kept_for_the_next",
+        ("jnp.where(first, joint.sum(-2), memory.belief)", "joint.sum(-2)"),
+        ("memory.prior[..., None] * self._choices(seen, all_open)", "self._choices(seen, all_open) / 16"),
+        ("stays = is_open * (reached < 0)[..., None] *", "stays = (reached < 0)[..., None] *"),
     ),
     *_of(
         "components/tree_search.py",

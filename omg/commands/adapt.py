@@ -40,10 +40,12 @@ SUMMARY = """\
 Seats a saved agent with copies of one co-player in all other seats, for adapt_episodes episodes in a row, and reports
 the agent's return by episode, the goal types it reached, and for agents with beliefs how accurate they are. Without
 --pool: every scripted policy of the environment. With --pool=rules: those of pool_rules and pool_test_rules, by default
-the run's own. With --pool=DIR: the unseen members of that pool. co_players chooses by name, also training members."""
+the run's own. With --pool=DIR: the unseen members of that pool. co_players chooses by name, also training members;
+always_stag+always_hare+random seats three scripted policies one, two and three places after the agent."""
 EXAMPLES = [
     "omg adapt --checkpoint_path=results/hop --test_nepisode=100",
     "omg adapt --checkpoint_path=results/hop --pool=rules --co_players=[always_stag,always_hare]",
+    "omg adapt --checkpoint_path=results/hop --co_players=[always_stag+always_hare+always_hare] --same_boards",
     "omg adapt --checkpoint_path=results/hop --oracle_goals --save_replay",
 ]
 TIT_FOR_TAT = "tit_for_tat"
@@ -60,8 +62,8 @@ class CoPlayers(NamedTuple):
     group: PolicyGroup
     friendly: int = -1
     """The goal type that tit-for-tat counts as cooperation (-1: no reciprocal co-player)."""
-    goals: tuple[Any, ...] = ()
-    """For each scripted policy the function from its observation to the goal it pursues; None: it has none."""
+    goals: tuple[tuple[Any, ...], ...] = ()
+    """For the scripted policy in each other seat the function from its observation to its goal; None: it has none."""
 
     def only(self, *places: int) -> CoPlayers:
         def at(x: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -100,7 +102,7 @@ def adapt(found: checkpoints.Checkpoint, config: dict[str, Any], folder: Path) -
                 f"--oracle_goals is for agents with beliefs over the environment's goals (hop), not {player.name}."
             )
         apart = [others.only(i) for others in everyone for i in range(len(others.names))]
-        everyone = [others for others in apart if others.goals and others.goals[0] is not None]
+        everyone = [others for others in apart if others.goals and len({*others.goals[0]} - {None}) == 1]
         if not everyone:
             raise UserError(f"--oracle_goals needs scripted co-players with goals: those of {' or '.join(REPLIES)}.")
     elif not few_launches():
@@ -113,13 +115,13 @@ def adapt(found: checkpoints.Checkpoint, config: dict[str, Any], folder: Path) -
     programs: dict[Any, Adaptation] = {}
     with ProgressReport(f"{player.name} adapts", len(everyone), unit="types of co-players") as progress:
         for i, others in enumerate(everyone):
-            mac = HopMAC(env, config, oracle=others.goals[0]) if s.oracle_goals else player.mac
+            mac = HopMAC(env, config, oracle=others.goals[0][0]) if s.oracle_goals else player.mac
             # Scripted policies share a program, unless the agent has the oracle of one of them.
-            of = (id(others.group.mac), others.names if s.oracle_goals else len(others.names))
+            of = (id(others.group.mac), others.names if others.goals else len(others.names))
             if of not in programs:
                 programs[of] = Adaptation(
                     env, mac, others.group.mac, encounters, s.adapt_episodes, others.friendly, len(others.names),
-                    seeds, s.same_boards,
+                    seeds, s.same_boards, others.goals,
                 )  # fmt: skip
             results |= dict(zip(others.names, programs[of].play(agents, others.group.policies, keys), strict=True))
             progress.update(i + 1)
@@ -143,7 +145,8 @@ def choose_co_players(env: MultiAgentEnv, config: Mapping[str, Any], wanted: Seq
     if not config.get("pool"):
         if not scripted:
             raise UserError(f"{env.spec.name} has no scripted policies: add --pool=DIR (omg pool makes one).")
-        return only_some([scripted_co_players(env, [*scripted, *reciprocal])], wanted)
+        names = [*scripted, *reciprocal]
+        return only_some([scripted_co_players(env, [*names, *mixtures(env, names, wanted)])], wanted)
     pool = open_pool(config)
     unseen = SPLIT_NAMES if config["pool"] == SCRIPTED or wanted is not None else SPLIT_NAMES[1:]
     ids = pool.ids(unseen)
@@ -151,7 +154,8 @@ def choose_co_players(env: MultiAgentEnv, config: Mapping[str, Any], wanted: Seq
         raise UserError(f"the pool in {pool.folder} has no unseen members.")
     names = [pool.members[i].algorithm for i in ids if pool.members[i].is_scripted]
     # Tit-for-tat differs from other policies only over several episodes, so pools do not list it.
-    found = [scripted_co_players(env, [*names, *reciprocal])] if names else []
+    names = [*names, *reciprocal] if names else []
+    found = [scripted_co_players(env, [*names, *mixtures(env, names, wanted)])] if names else []
     for group in pool.groups(env.spec, [i for i in ids if not pool.members[i].is_scripted]):
         found.append(CoPlayers(tuple(pool.members[i].name for i in group.ids), group))
     return only_some(found, wanted)
@@ -167,15 +171,29 @@ def only_some(everyone: list[CoPlayers], wanted: Sequence[str] | None) -> list[C
     return [others.only(*chosen) for others, chosen in zip(everyone, places, strict=True) if chosen]
 
 
+def mixtures(env: MultiAgentEnv, names: Sequence[str], wanted: Sequence[str] | None) -> list[str]:
+    """The teams of scripted policies among the co-players asked for, as in always_stag+always_hare+always_hare."""
+    teams = [str(name) for name in wanted or () if "+" in str(name)]
+    for team in teams:
+        members, seats = team.split("+"), env.spec.n_agents - 1
+        if unknown := [name for name in members if name not in names]:
+            raise UserError(f"{team}: there is no scripted policy {unknown[0]!r} here: known are {', '.join(names)}.")
+        if len(members) != seats:
+            raise UserError(f"{team} names {len(members)} co-players: {env.spec.name} has {seats} seats for them here.")
+    return teams
+
+
 def scripted_co_players(env: MultiAgentEnv, names: Sequence[str]) -> CoPlayers:
-    """Scripted policies and tit-for-tat, all played by one controller."""
+    """Scripted policies, teams of them and tit-for-tat, all played by one controller."""
     policies = scripted_REGISTRY[env.spec.name]
     replies = REPLIES.get(env.spec.name, ())
-    made = {name: policies[name](env.spec) for name in (*names, *replies) if name != TIT_FOR_TAT}
+    teams = [name.split("+") if "+" in name else [name] * (env.spec.n_agents - 1) for name in names]
+    single = dict.fromkeys(name for name in (*(n for team in teams for n in team), *replies) if name != TIT_FOR_TAT)
+    made = {name: policies[name](env.spec) for name in single}
     place = {name: i for i, name in enumerate(made)}
-    pairs = [[place[r] for r in (replies if name == TIT_FOR_TAT else (name, name))] for name in names]
+    pairs = [[[place[r] for r in (replies if n == TIT_FOR_TAT else (n, n))] for n in team] for team in teams]
     group = PolicyGroup(ReciprocalMAC(env.spec, *made.values()), jnp.array(pairs, jnp.int32), tuple(range(len(names))))
-    goals = tuple(getattr(made.get(name), "goal", None) for name in names)
+    goals = tuple(tuple(getattr(made.get(n), "goal", None) for n in team) for team in teams)
     # Cooperation is the highest goal type: a stag, or any drift.
     return CoPlayers(tuple(names), group, max(env.goal_types) if replies else -1, goals)
 
@@ -196,6 +214,8 @@ def summarise(env: MultiAgentEnv, seeds: Sequence[Adapted]) -> dict[str, Estimat
         "gain of the second episode": over(
             [s.focal_return[min(1, len(s.focal_return) - 1)] - s.focal_return[0] for s in seeds]
         ),
+        # With same_boards every encounter is compared with itself.
+        "gain of the last quarter": over([s.focal_return[late:].mean(0) - s.focal_return[0] for s in seeds]),
         "team return, last quarter": over([s.team_return[late:].mean(0) for s in seeds]),
     }
     for goal_type in sorted(set(env.goal_types)):
@@ -210,6 +230,11 @@ def summarise(env: MultiAgentEnv, seeds: Sequence[Adapted]) -> dict[str, Estimat
             numbers[f"{title}, at the start"] = over([_mean(x[..., 0], 0) for x in each])
             numbers[f"{title}, halfway"] = over([_mean(x[..., half], 0) for x in each])
             numbers[f"{title}, at the end"] = over([_mean(x[..., -1], 0) for x in each])
+        if seeds[0].true_belief is not None:
+            for name, title in (("true_belief", "true goal"), ("true_type_belief", "true goal type")):
+                each = [getattr(s, name) for s in seeds]
+                numbers[f"belief in the {title}, halfway, first episode"] = over([x[0, :, half] for x in each])
+                numbers[f"belief in the {title}, halfway"] = over([_mean(x[..., half], 0) for x in each])
         numbers["steps until belief > ½"] = over([_mean(s.steps_to_half, 0) for s in seeds])
         numbers["fraction of steps inferred"] = over([s.inferred.mean(0) for s in seeds])  # type: ignore[union-attr]
     return numbers

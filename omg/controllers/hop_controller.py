@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from omg.components import preferences
 from omg.components.action_selectors import UNAVAILABLE
 from omg.components.beliefs import across, close, spread, within
 from omg.components.episode_buffer import Field, Scheme, pick
@@ -34,7 +35,19 @@ PRIOR_OF_NONE = 0.05
 class HopSettings(PlanningSettings, GoalSettings):
     hop_beta: float = setting(20.0, "inverse temperature of the Boltzmann distribution over action values", low=0)
     hop_hidden_dim: int = setting(64, "hidden units of HOP's networks", above=0)
-    hop_alpha: float = setting(0.7, "weight of the old belief when the next episode begins", low=0, high=1)
+    goal_memory: Literal["types", "preferences"] = setting(
+        "types", "kept across episodes: how often each goal type was pursued, or why goals are chosen"
+    )
+    hop_alpha: float = setting(
+        0.7, "goal_memory types: weight of the old belief when the next episode begins", low=0, high=1
+    )
+    preference_particles: int = setting(128, "goal_memory preferences: number of possible preferences", above=0)
+    preference_forgetting: float = setting(
+        0.05, "goal_memory preferences: probability of another co-player in the next episode", low=0, high=1
+    )
+    goal_hazard: float = setting(
+        0.02, "goal_memory preferences: probability per step that a goal is given up for another", low=0, high=1
+    )
     likelihood_epsilon: float = setting(
         0.05, "likelihood smoothing: weight of the uniform distribution over available actions", low=0, high=1
     )
@@ -48,8 +61,10 @@ class HopMemory(NamedTuple):
     """Beliefs about every agent in every environment, and what this episode has shown so far."""
 
     t: Int[Array, ""]
-    prior: Float[Array, "batch agent goal_type"]
-    """Belief over goal types at the start of the episode."""
+    prior: Float[Array, "batch agent remembered"]
+    """The belief at the start of the episode: over goal types, or over preferences."""
+    joint: Float[Array, "batch agent particle goal"]
+    """The belief over preferences and goals (no particle with `goal_memory: types`)."""
     belief: Float[Array, "batch agent goal"]
     reached: Int[Array, "batch agent"]
     """The type of the last goal that each agent reached; -1: none yet."""
@@ -88,6 +103,9 @@ class HopMAC(Controller):
         known = known.at[-1].set(PRIOR_OF_NONE)
         self.first_prior = known / known.sum()
         """The belief over the goal types of a co-player that was never met."""
+        self.preferences: preferences.Preferences | None = None
+        if s.goal_memory == "preferences" and goals.n:
+            self.preferences = preferences.particles(s.preference_particles, self.models.n_types)
 
     @classmethod
     def create(cls, env: MultiAgentEnv, config: Mapping[str, Any], artifacts: Mapping[str, Any]) -> HopMAC:
@@ -113,12 +131,16 @@ class HopMAC(Controller):
         return self.models.init_params(key)
 
     def init_memory(self, params: Any, batch: int, seats: int | None = None, prior: Array | None = None) -> HopMemory:
-        n, m = self.spec.n_agents, self.models
+        n, m, p = self.spec.n_agents, self.models, self.preferences
         if prior is None:
-            prior = jnp.broadcast_to(self.first_prior, (batch, n, m.n_types))
-        belief = spread(prior, m.type_of, jnp.ones((batch, n, m.n_goals), bool))
+            first = self.first_prior if p is None else p.weights
+            prior = jnp.broadcast_to(first, (batch, n, len(first)))
+        # With preferences, the belief follows from the first observation (`_begin`).
+        of_types = prior if p is None else jnp.broadcast_to(self.first_prior, (batch, n, m.n_types))
+        belief = spread(of_types, m.type_of, jnp.ones((batch, n, m.n_goals), bool))
         return HopMemory(
-            jnp.int32(0), prior, belief, jnp.full((batch, n), -1, jnp.int32), prior, jnp.ones(batch, bool),
+            jnp.int32(0), prior, jnp.zeros((batch, n, 0 if p is None else len(p.weights), m.n_goals)), belief,
+            jnp.full((batch, n), -1, jnp.int32), of_types, jnp.ones(batch, bool),
             is_open=jnp.ones((batch, m.n_goals), bool),
             search=jnp.zeros((batch, n, self.spec.n_actions)),
             window=jnp.zeros((batch, n, m.goals.window, self.spec.obs_size)),
@@ -139,6 +161,7 @@ class HopMAC(Controller):
         if seats is None:
             seats = jnp.broadcast_to(jnp.arange(n), (batch, n))
         k_plan, k_act = jax.random.split(key)
+        memory = self._begin(memory, seen)
         belief = memory.belief
         if self.oracle is not None:
             belief = jax.nn.one_hot(jax.vmap(jax.vmap(self.oracle))(seen.obs), self.models.n_goals)
@@ -164,12 +187,14 @@ class HopMAC(Controller):
     ) -> tuple[HopMemory, dict[str, Array]]:
         """Bayes' rule for every agent and goal, b(g) ∝ b(g)·π_ω(a | s, g), over the goals that are still open."""
         s, m, obs = self.settings, self.models, seen.obs.astype(jnp.float32)
+        memory = self._begin(memory, seen)
         near = seen.alive & self._near(obs)
         probabilities = self._action_probabilities(params["model"], obs, seen.avail_actions, near)
         expected = (memory.belief[..., None] * probabilities).sum(-2)
         of_taken = pick(probabilities, jnp.broadcast_to(actions[..., None], probabilities.shape[:-1]))
         likelihood = self.smoothed(of_taken, seen.avail_actions[:, :, None])
-        likelihood = jnp.where((near & s.intra_belief)[..., None], likelihood, 1.0)
+        evidence = jnp.where(near[..., None], likelihood, 1.0)
+        likelihood = evidence if s.intra_belief else jnp.ones_like(evidence)
 
         window = memory.window
         if m.goals.window:
@@ -177,12 +202,10 @@ class HopMAC(Controller):
         is_open = self.planner.open_goals(env_state, actions.shape)
         reached = m.goals.reached(Event(seen, env_state, shown, window, memory.t))
         posterior = within(memory.belief, likelihood)
-        belief = close(posterior, is_open, m.type_of)
-        # An agent whose goal closed by being reached starts from the prior again; a goal that stays open can be
-        # reached again.
-        closed = ~jnp.take_along_axis(is_open, jnp.maximum(reached, 0)[..., None], -1)[..., 0]
-        restart = ((reached >= 0) & closed)[..., None]
-        belief = jnp.where(restart, spread(memory.prior, m.type_of, is_open), belief)
+        if self.preferences is None:
+            belief, joint = self._by_types(memory, posterior, is_open, reached), memory.joint
+        else:
+            belief, joint = self._by_preferences(memory, evidence, is_open, reached, shown)
         reached_type = jnp.where(reached >= 0, m.type_of[reached], memory.reached)
         record = {
             "search": memory.search,
@@ -198,6 +221,7 @@ class HopMAC(Controller):
         on = running[:, None]
         memory = memory._replace(
             t=memory.t + 1,
+            joint=jnp.where(on[..., None, None], joint, memory.joint),
             belief=jnp.where(on[..., None], belief, memory.belief),
             reached=jnp.where(on, reached_type, memory.reached),
             pursued=jnp.where((running & memory.complete)[:, None, None], m.by_type(posterior), memory.pursued),
@@ -207,10 +231,51 @@ class HopMAC(Controller):
         )
         return memory, record
 
-    def next_prior(self, memory: HopMemory) -> Float[Array, "batch agent goal_type"]:
-        """The belief over goal types at the start of the next episode with the same co-players."""
+    def _by_types(self, memory: HopMemory, posterior: Array, is_open: Array, reached: Array) -> Array:
+        """The belief after some goals closed or were reached."""
+        belief = close(posterior, is_open, self.models.type_of)
+        # An agent whose goal closed by being reached starts from the prior again; a goal that stays open can be
+        # reached again.
+        closed = ~jnp.take_along_axis(is_open, jnp.maximum(reached, 0)[..., None], -1)[..., 0]
+        restart = ((reached >= 0) & closed)[..., None]
+        return jnp.where(restart, spread(memory.prior, self.models.type_of, is_open), belief)
+
+    def _by_preferences(
+        self, memory: HopMemory, evidence: Array, is_open: Array, reached: Array, shown: Timestep
+    ) -> tuple[Float[Array, "batch agent goal"], Float[Array, "batch agent particle goal"]]:
+        """The beliefs over goals, and over preferences and goals, after an action.
+
+        Without a belief within episodes (`intra_belief`), goals follow from what was known before the episode.
+        """
+        choice = self._choices(shown, is_open)
+        stays = is_open * (reached < 0)[..., None] * (1.0 - self.settings.goal_hazard)
+        joint = preferences.chosen_again(preferences.explained(memory.joint, evidence), stays, choice)
+        believed = joint if self.settings.intra_belief else memory.prior[..., None] * choice
+        return believed.sum(-2), joint
+
+    def _choices(self, seen: Timestep, is_open: Array) -> Float[Array, "batch agent particle goal"]:
+        """P(g | s, θ) of all agents."""
+        m = self.models
+        assert self.preferences is not None
+        far = m.goals.distance(seen.obs.astype(jnp.float32))
+        goals = preferences.describe(far, is_open[:, 0, :-1], seen.alive, m.type_of, m.n_types)
+        return preferences.choices(self.preferences.theta, goals, is_open)
+
+    def _begin(self, memory: HopMemory, seen: Timestep) -> HopMemory:
+        """With preferences, the belief before the first action."""
+        if self.preferences is None:
+            return memory
+        all_open = jnp.broadcast_to(memory.is_open[:, None], memory.belief.shape)
+        first = memory.t == 0
+        joint = jnp.where(first, memory.prior[..., None] * self._choices(seen, all_open), memory.joint)
+        return memory._replace(joint=joint, belief=jnp.where(first, joint.sum(-2), memory.belief))
+
+    def next_prior(self, memory: HopMemory) -> Float[Array, "batch agent remembered"]:
+        """The belief at the start of the next episode with the same co-players."""
         if not self.settings.inter_belief:
             return memory.prior
+        if self.preferences is not None:
+            return preferences.remembered(memory.joint, self.preferences.weights, self.settings.preference_forgetting)
         reached = jnp.arange(self.models.n_types) == memory.reached[..., None]
         pursued = jnp.where(memory.reached[..., None] >= 0, reached, memory.pursued)
         return across(memory.prior, pursued, self.settings.hop_alpha)

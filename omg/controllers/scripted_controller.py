@@ -90,8 +90,9 @@ class Mood(NamedTuple):
 class ReciprocalMAC(Controller):
     """Scripted policies over the episodes of an encounter.
 
-    `params` holds two indices: the policy after an episode in which the others cooperated (and in the first episode),
-    and the policy after one in which they did not. Tit-for-tat has two different ones, other policies the same twice.
+    For each of the seats that it fills, `params` holds two indices: the policy after an episode in which the others
+    cooperated (and in the first episode), and the policy after one in which they did not. Tit-for-tat has two different
+    ones, other policies the same twice.
     """
 
     can_be_focal = False
@@ -106,7 +107,7 @@ class ReciprocalMAC(Controller):
 
     def select_actions(
         self,
-        params: Int[Array, " 2"],
+        params: Int[Array, "seat 2"],
         seen: Timestep,
         memory: Mood,
         t_env: Array,
@@ -115,11 +116,10 @@ class ReciprocalMAC(Controller):
         seats: Int[Array, " seat"] | None = None,
         env_state: Any = None,
     ) -> tuple[Int[Array, "batch seat"], Mood]:
-        def one(mood: Mood, seen_row: Timestep, k: Array) -> tuple[Array, Array]:
-            index = jnp.where(mood.friendly, params[0], params[1])
-            row, notes = jax.tree.map(lambda x: x[None], (seen_row, mood.scripted))
-            actions, notes = self.scripted.select_actions(index, row, notes, t_env, k, test_mode, seats)
-            return actions[0], notes[0]
-
-        actions, notes = jax.vmap(one)(memory, seen, jax.random.split(key, len(memory.friendly)))
+        batch, n = seen.obs.shape[:2]
+        index = jnp.where(memory.friendly[:, None], params[:, 0], params[:, 1])
+        seat = jnp.broadcast_to(jnp.arange(n) if seats is None else seats, (batch, n))
+        act = jax.vmap(jax.vmap(self.scripted.decide))
+        keys = jax.random.split(key, (batch, n))
+        actions, notes = act(index, memory.scripted, seen.obs, seen.avail_actions, seat, keys)
         return actions, memory._replace(scripted=notes)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Int
 
 from omg.components.episode_buffer import EpisodeBatch, Field, make_scheme, refine
 from omg.controllers import HopMAC
@@ -48,6 +49,10 @@ class Adapted(NamedTuple):
     """The same for the type of that goal."""
     steps_to_half: np.ndarray | None = None
     """Steps until the belief in the true goal stays above one half; all counted steps if it never does."""
+    true_belief: np.ndarray | None = None
+    """Like `goal_belief`, for the goal that a scripted co-player has at each step, whether it reaches it or not."""
+    true_type_belief: np.ndarray | None = None
+    """The same for the type of that goal."""
     inferred: np.ndarray | None = None
     """The fraction of the co-players' steps used for inference (below 1 with a gate)."""
 
@@ -61,7 +66,9 @@ class Adaptation:
     def __init__(
         self, env: MultiAgentEnv, focal: Any, others: Any, encounters: int, episodes: int, friendly: int = -1,
         types: int = 1, seeds: int = 1, same_boards: bool = False,
+        goals: Sequence[Sequence[Callable[[Array], Array] | None]] = (),
     ):  # fmt: skip
+        """`goals` gives for each type the true goals of the co-players 1, 2, … places after the agent, if known."""
         n = env.spec.n_agents
         self.env, self.focal, self.episodes, self.types, self.n_seeds = env, focal, episodes, types, seeds
         self.friendly = friendly
@@ -69,6 +76,7 @@ class Adaptation:
         self.envs = -(-encounters // n)
         self.mac = MultiModuleMAC(env.spec, focal, (0,), (Side(others, tuple(range(1, n)), types),))
         self.same_boards = same_boards
+        self.goals = goals
         self.carries = focal.prior_size > 0
         """Whether the agent carries something over to the next episode (`carry_over`, `carry_memory`)."""
         scheme, groups = make_scheme(env.spec)
@@ -170,8 +178,29 @@ class Adaptation:
         numbers["goal_belief"] = at_points(in_goal, goal_after, labelled)
         numbers["type_belief"] = at_points(in_type, type_after, labelled)
         numbers["steps_to_half"] = steps_to_half(in_goal, labelled)
+        # Learned goals have no true ones to compare with.
+        if self.focal.space is None and any(goal is not None for team in self.goals for goal in team):
+            goal = self._true_goals(played)
+            same = models.type_of == models.type_of[goal][..., None]
+            for name, of in (("true_belief", jax.nn.one_hot(goal, models.n_goals)), ("true_type_belief", same)):
+                before, after = (
+                    (played[when][:, :-1].astype(jnp.float32) * of).sum(-1) for when in ("belief", "posterior")
+                )
+                numbers[name] = at_points(before, after, playing * (goal >= 0))
         numbers["inferred"] = _mean(played["inferred"][:, :-1].astype(jnp.float32), playing, (1, 2))
         return numbers
+
+    def _true_goals(self, played: EpisodeBatch) -> Int[Array, "batch time agent"]:
+        """The goals of scripted co-players at every step; -1: none is known."""
+        obs = played.obs[:, :-1]
+        known = dict.fromkeys(goal for team in self.goals for goal in team if goal is not None)
+        each = [jnp.full(obs.shape[:-1], -1), *(jax.vmap(jax.vmap(jax.vmap(goal)))(obs) for goal in known)]
+        place = [[0 if goal is None else 1 + [*known].index(goal) for goal in (None, *team)] for team in self.goals]
+        # Rows are seats × types × environments; a column is so many places after the agent's seat.
+        of_row = jnp.tile(jnp.repeat(jnp.arange(self.types), self.envs), self.env.spec.n_agents)
+        after = (jnp.arange(self.env.spec.n_agents) - self.seats[:, None]) % self.env.spec.n_agents
+        which = jnp.array(place)[of_row[:, None], after]
+        return jnp.take_along_axis(jnp.stack(each, -1), which[:, None, :, None], -1)[..., 0]
 
 
 def last_type(reached: Array, types: Array) -> Array:

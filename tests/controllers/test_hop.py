@@ -154,6 +154,24 @@ def test_searches_are_policies_over_available_actions_and_beliefs_are_probabilit
     assert mac.next_prior(memory).shape == (4, 2, 3)
 
 
+def test_preferences_give_the_belief_of_a_board_and_are_kept_for_the_next(hunters):
+    env, config = hunters
+    mac, params, batch, memory = played(env, config | {"goal_memory": "preferences", "preference_particles": 16})
+    np.testing.assert_allclose(memory.joint.sum((-2, -1)), 1, rtol=1e-5)
+    np.testing.assert_allclose(memory.belief, memory.joint.sum(-2), rtol=1e-5)
+    assert not np.asarray(memory.belief)[~np.broadcast_to(memory.is_open[:, None], memory.belief.shape)].any()
+    kept = mac.next_prior(memory)
+    assert kept.shape == (4, 2, 16)
+    np.testing.assert_allclose(kept, 0.95 * memory.joint.sum(-1) + 0.05 / 16, rtol=1e-5)
+    # The next episode on the first board begins with what these preferences choose there.
+    state, seen = jax.jit(jax.vmap(env.reset))(jax.random.split(KEY, 4))
+    begun = mac._begin(mac.init_memory(params, 4, prior=kept), seen)
+    choice = mac._choices(seen, jnp.ones((4, 2, 4), bool))
+    np.testing.assert_allclose(begun.belief, (kept[..., None] * choice).sum(-2), rtol=1e-5)
+    later = mac._begin(begun._replace(t=jnp.int32(1), belief=begun.belief[..., ::-1]), seen)
+    np.testing.assert_array_equal(later.belief, begun.belief[..., ::-1], err_msg="only before the first action")
+
+
 @pytest.mark.parametrize("flag", ["intra_belief", "inter_belief"])
 def test_a_belief_that_is_switched_off_does_not_change(hunters, flag):
     env, config = hunters

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from omg.commands.adapt import only_some, scripted_co_players
+from omg.commands.adapt import mixtures, only_some, scripted_co_players
 from omg.controllers import BasicMAC, HopMAC
 from omg.controllers.scripted_controller import ReciprocalMAC, ScriptedMAC
 from omg.envs import make
@@ -47,6 +47,11 @@ def test_the_type_of_the_last_goal_reached():
     assert last_type(reached, types).tolist() == [0, 1, -1]
 
 
+def in_all_seats(*pairs):
+    """For each type of co-player its two policies, in three seats."""
+    return jnp.repeat(jnp.array(pairs)[:, None], 3, 1)
+
+
 @pytest.fixture(scope="module")
 def hunt():
     return make("stag_hunt")
@@ -55,7 +60,7 @@ def hunt():
 def test_tit_for_tat_repeats_what_the_agent_did_in_the_previous_episode(hunt):
     always = {name: SCRIPTED["stag_hunt"][name](hunt.spec) for name in ("always_stag", "always_hare")}
     others = ReciprocalMAC(hunt.spec, always["always_stag"], always["always_hare"])
-    in_turn = jnp.array([[0, 1]])
+    in_turn = in_all_seats([0, 1])
 
     def play(policy):
         program = Adaptation(hunt, ScriptedMAC(hunt.spec, policy), others, 32, 3, friendly=1)
@@ -78,7 +83,7 @@ def test_types_of_co_players_and_seeds_in_one_program(hunt):
     policies = [SCRIPTED["stag_hunt"][name](hunt.spec) for name in ("always_stag", "always_hare")]
     others, focal = ReciprocalMAC(hunt.spec, *policies), ScriptedMAC(hunt.spec, *policies)
     program = Adaptation(hunt, focal, others, 16, 2, types=2, seeds=2)
-    met = program.play(jnp.array([0, 1]), jnp.array([[0, 0], [1, 1]]), keys(2))
+    met = program.play(jnp.array([0, 1]), in_all_seats([0, 0], [1, 1]), keys(2))
     assert [len(seeds) for seeds in met] == [2, 2]
     assert met[0][0].focal_return.shape == (2, 16)
     caught = np.array([[(m.goal_type == 1).mean() for m in seeds] for seeds in met])
@@ -96,11 +101,16 @@ def test_beliefs_of_several_agents_about_several_types_of_co_players(hunt):
     policies = [SCRIPTED["stag_hunt"][name](hunt.spec) for name in ("always_stag", "always_hare")]
     mac = HopMAC(hunt, {"simulations": 2, "goal_draws": 1, "hop_hidden_dim": 4, "hop_alpha": 0.7})
     agents = jax.jit(jax.vmap(mac.init_params))(keys(2))
-    program = Adaptation(hunt, mac, ReciprocalMAC(hunt.spec, *policies), 8, 3, types=2, seeds=2)
-    met = program.play(agents, jnp.array([[0, 0], [1, 1]]), keys(2))
+    goals = [[policy.goal] * 3 for policy in policies]
+    program = Adaptation(hunt, mac, ReciprocalMAC(hunt.spec, *policies), 8, 3, types=2, seeds=2, goals=goals)
+    met = program.play(agents, in_all_seats([0, 0], [1, 1]), keys(2))
     for number, seeds in enumerate(met):
         for one in seeds:
             assert one.goal_belief.shape == (3, 8, POINTS)
+            start = one.true_type_belief[0, :, 0]
+            np.testing.assert_allclose(start, 0.475, atol=1e-3, err_msg="also in a goal that is not reached")
+            of_goal = 0.475 / (4 if number else 1)
+            np.testing.assert_allclose(one.true_belief[0, :, 0], of_goal, atol=1e-3, err_msg="one of four hares")
             first = np.nanmean(one.type_belief[..., 0], 1)
             np.testing.assert_allclose(first[0], 0.475, atol=1e-3, err_msg="the initial belief is uniform")
             assert first[1] > 0.55, "and then moves to their goal type"
@@ -113,13 +123,14 @@ def test_beliefs_of_several_agents_about_several_types_of_co_players(hunt):
 def test_scripted_co_players_share_a_controller(hunt):
     together = scripted_co_players(hunt, ["always_hare", "nearest_prey", "tit_for_tat"])
     assert together.friendly == 1
-    hare, nearest, in_turn = np.asarray(together.group.policies)
+    (hare, *others), (nearest, *_), (in_turn, *_) = np.asarray(together.group.policies)
+    assert all((other == hare).all() for other in others), "the same in all three seats"
     assert hare[0] == hare[1] != nearest[0] == nearest[1]
     assert in_turn[1] == hare[0] != in_turn[0]
-    assert [goal is None for goal in together.goals] == [False, False, True], "tit-for-tat has no goal function"
+    assert [goal[0] is None for goal in together.goals] == [False, False, True], "tit-for-tat has no goal function"
     alone = together.only(1)
     assert alone.names == ("nearest_prey",)
-    np.testing.assert_array_equal(alone.group.policies, [nearest])
+    np.testing.assert_array_equal(alone.group.policies, [[nearest] * 3])
 
 
 def test_same_boards_repeats_the_start_and_the_random_numbers_of_every_episode(hunt):
@@ -129,12 +140,38 @@ def test_same_boards_repeats_the_start_and_the_random_numbers_of_every_episode(h
 
     def returns(same_boards):
         program = Adaptation(hunt, focal, others, 16, 2, same_boards=same_boards)
-        return program.play(jnp.array([0]), jnp.array([[1, 1]]), keys())[0][0].focal_return
+        return program.play(jnp.array([0]), in_all_seats([1, 1]), keys())[0][0].focal_return
 
     same, other = returns(True), returns(False)
     np.testing.assert_array_equal(same[0], same[1])
     assert not np.array_equal(other[0], other[1])
     np.testing.assert_array_equal(same[0], other[0], err_msg="the first episode is the same either way")
+
+
+def test_a_team_has_one_policy_in_each_seat(hunt):
+    """A stag hunter one place after the agent and hare hunters behind it: only that seat never catches a hare."""
+    names = ["always_stag", "always_hare"]
+    team = "always_stag+always_hare+always_hare"
+    assert mixtures(hunt, names, ["always_hare", team]) == [team]
+    everyone = scripted_co_players(hunt, [*names, team])
+    pairs = np.asarray(everyone.group.policies)[2]
+    assert pairs.tolist() == [[0, 0], [1, 1], [1, 1]]
+    stag, hare = (everyone.goals[i][0] for i in range(2))
+    assert everyone.goals[2] == (stag, hare, hare)
+    focal = ScriptedMAC(hunt.spec, SCRIPTED["stag_hunt"]["always_stag"](hunt.spec))
+    program = Adaptation(hunt, focal, everyone.group.mac, 16, 1, types=3)
+    met = program.play(None, everyone.group.policies, keys())[2][0]
+    assert (met.goal_type == 1).mean() > 0.5, "two stag hunters catch the stag"
+    np.testing.assert_allclose(met.team_return, np.where(met.goal_type == 1, 12, 2))
+
+
+@pytest.mark.parametrize(
+    ("team", "said"),
+    [("always_stag+nobody+always_hare", "no scripted policy 'nobody'"), ("always_stag+always_hare", "3 seats")],
+)
+def test_a_team_that_cannot_be_seated(hunt, team, said):
+    with pytest.raises(UserError, match=said):
+        mixtures(hunt, ["always_stag", "always_hare"], [team])
 
 
 def test_co_players_are_chosen_by_name(hunt):
