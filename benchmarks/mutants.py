@@ -692,7 +692,7 @@ MUTANTS: list[Mutant] = [
             "(1 - weight) * of_taken + weight / jnp.maximum(avail_actions.sum(-1), 1)",
             "of_taken",
         ),
-        ("belief = close(posterior, is_open, m.type_of)", "belief = posterior"),
+        ("belief = close(posterior, is_open, self.models.type_of)", "belief = posterior"),
         (
             "posterior = within(memory.belief, likelihood)",
             "posterior = within(memory.prior[..., m.type_of], likelihood)",
@@ -704,7 +704,7 @@ MUTANTS: list[Mutant] = [
     *_of(
         "controllers/hop_controller.py",
         f"{KNOWN}::test_an_agent_that_reached_its_goal_starts_from_the_prior_again",
-        ("belief = jnp.where(restart, spread(memory.prior, m.type_of, is_open), belief)", "belief = belief"),
+        ("return jnp.where(restart, spread(memory.prior, self.models.type_of, is_open), belief)", "return belief"),
         ("m.type_of[reached], memory.reached)", "m.type_of[reached], -1)"),
         ("belief=jnp.where(on[..., None], belief, memory.belief)", "belief=belief"),
         ("reached=jnp.where(on, reached_type, memory.reached)", "reached=reached_type"),
@@ -720,7 +720,7 @@ MUTANTS: list[Mutant] = [
     *_of(
         "controllers/hop_controller.py",
         f"{KNOWN}::test_beliefs_that_are_switched_off",
-        ("(near & s.intra_belief)", "near"),
+        ("likelihood = evidence if s.intra_belief else jnp.ones_like(evidence)", "likelihood = evidence"),
         ("if not self.settings.inter_belief:", "if False:"),
     ),
     *_of(
