@@ -740,7 +740,11 @@ MUTANTS: list[Mutant] = [
         ("reward = self.settings.reward_scale * _at(seen.reward, seat)", "reward = _at(seen.reward, seat)"),
         ("self.settings.gamma * continues", "1.0 * continues"),
         ("(_at(seen.alive, seat) | self.shared_reward) & ~seen.terminated", "~seen.terminated"),
-        ("& (after.t < self.env.spec.episode_limit)", ""),
+        (" & in_time", ""),
+        (
+            "(after.t < self.env.spec.episode_limit) | self.settings.bootstrap_at_limit",
+            "after.t < self.env.spec.episode_limit",
+        ),
         (
             "(1 - UNIFORM_PRIOR) * jax.nn.softmax(logits, -1) + UNIFORM_PRIOR * uniform_over(avail)",
             "jax.nn.softmax(logits, -1)",
@@ -800,6 +804,18 @@ MUTANTS: list[Mutant] = [
         ("jnp.where(still_open, goals, score.argmax(-1))", "score.argmax(-1)"),
     ),
     # --- HOP: learning
+    *_of(
+        "learners/hop_learner.py",
+        f"{KNOWN}::test_the_value_at_the_time_limit_counts_if_it_is_no_end",
+        ("if s.bootstrap_at_limit:", "if False:"),
+        ("(1 - batch.terminated[:, :-1, None]) * goes_on", "(1 - batch.terminated[:, :-1, None])"),
+        ("reward + s.gamma * unfinished", "reward + unfinished"),
+    ),
+    *_of(
+        "learners/hop_learner.py",
+        f"{HOP}::test_the_loss_by_hand",
+        ('assumed = batch["sample"][:, :-1]', 'assumed = 0 * batch["sample"][:, :-1]'),
+    ),
     *_of(
         "learners/hop_learner.py",
         f"{KNOWN}::test_labels_are_the_goals_reached_next",

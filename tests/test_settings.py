@@ -59,7 +59,7 @@ def test_a_shipped_environment_sets_only_known_keys(name):
         (["--config=iql", "--hop_beta=abc"], "hop_beta has no effect here"),
         (["--config=ppo", "--double_q=false"], "double_q has no effect here"),
         (["--config=mappo", "--batch_size=4"], "a setting of replay (learners that are not on-policy)"),
-        (["--config=hop", "--bootstrap_at_limit=true"], "bootstrap_at_limit has no effect here"),
+        (["--config=hop", "--target_update_interval=9"], "target_update_interval has no effect here"),
         (["--lr=nan"], "lr"),
         (["--lr", "0"], "lr is 0.0; it must be above 0"),
         (["--gamma", "5"], "gamma is 5.0; it goes from 0 to 1"),

@@ -75,7 +75,9 @@ class HopMemory(NamedTuple):
     is_open: Bool[Array, "batch goal"]
     """The goals that can be pursued now."""
     search: Float[Array, "batch agent action"]
-    """The policy of the last search, in the seats that searched."""
+    """In the seats that searched: the policy of the last search for one sample of goals."""
+    sample: Int[Array, "batch agent agent"]
+    """That sample: the goals of all agents."""
     window: Float[Array, "batch agent window obs"]
     """The last observations of all agents, as many as a goal's description needs."""
 
@@ -123,6 +125,7 @@ class HopMAC(Controller):
     def scheme(self) -> Scheme:
         return {
             "search": Field((self.spec.n_actions,), "float16", "agents"),
+            "sample": Field((self.spec.n_agents,), "int16", "agents"),
             "reached": Field((), "int16", "agents"),
             "is_open": Field((self.models.n_goals,), "bool"),
         }
@@ -143,6 +146,7 @@ class HopMAC(Controller):
             jnp.full((batch, n), -1, jnp.int32), of_types, jnp.ones(batch, bool),
             is_open=jnp.ones((batch, m.n_goals), bool),
             search=jnp.zeros((batch, n, self.spec.n_actions)),
+            sample=jnp.zeros((batch, n, n), jnp.int32),
             window=jnp.zeros((batch, n, m.goals.window, self.spec.obs_size)),
         )  # fmt: skip
 
@@ -165,15 +169,18 @@ class HopMAC(Controller):
         belief = memory.belief
         if self.oracle is not None:
             belief = jax.nn.one_hot(jax.vmap(jax.vmap(self.oracle))(seen.obs), self.models.n_goals)
-        q = self.planner.plan(params, seen, belief, memory.t, seats, env_state, k_plan, bool(test_mode))
+        planned = self.planner.plan(params, seen, belief, memory.t, seats, env_state, k_plan, bool(test_mode))
         avail = jnp.take_along_axis(seen.avail_actions, seats[..., None], 1)
-        logits = jnp.where(avail, self.settings.hop_beta * q, UNAVAILABLE)
-        policy = jax.nn.softmax(logits, -1)
+        logits, of_sample = (
+            jnp.where(avail, self.settings.hop_beta * q, UNAVAILABLE) for q in (planned.q, planned.sample_q)
+        )
         greedy = test_mode and self.settings.test_greedy
         actions = logits.argmax(-1) if greedy else jax.random.categorical(k_act, logits)
         rows = jnp.arange(batch)[:, None]
-        search = jnp.zeros_like(memory.search).at[rows, seats].set(policy)
-        return actions, memory._replace(search=search)
+        # The policy is learned for the goals that the search assumed.
+        search = jnp.zeros_like(memory.search).at[rows, seats].set(jax.nn.softmax(of_sample, -1))
+        sample = memory.sample.at[rows, seats].set(planned.sample)
+        return actions, memory._replace(search=search, sample=sample)
 
     def observe(
         self,
@@ -209,6 +216,7 @@ class HopMAC(Controller):
         reached_type = jnp.where(reached >= 0, m.type_of[reached], memory.reached)
         record = {
             "search": memory.search,
+            "sample": memory.sample,
             "reached": reached,
             "is_open": memory.is_open,
             "belief": memory.belief,

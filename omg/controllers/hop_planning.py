@@ -45,6 +45,15 @@ class Node(NamedTuple):
     t: Int[Array, " row"]
 
 
+class Planned(NamedTuple):
+    """The values of actions: their mean over samples of the others' goals, and those for one sample."""
+
+    q: Float[Array, "batch seat action"]
+    sample_q: Float[Array, "batch seat action"]
+    sample: Int[Array, "batch seat agent"]
+    """The goals of all agents in that sample."""
+
+
 class Planner:
     def __init__(self, env: MultiAgentEnv, models: HopModels, settings: PlanningSettings):
         self.env, self.models, self.settings = env, models, settings
@@ -61,8 +70,8 @@ class Planner:
         env_state: Any,
         key: Array,
         test_mode: bool,
-    ) -> Float[Array, "batch seat action"]:
-        """The mean value of every action over samples of the others' goals."""
+    ) -> Planned:
+        """The value of every action, for samples of the others' goals."""
         s, models = self.settings, self.models
         draws = s.goal_draws if test_mode else s.train_goal_draws
         simulations = s.simulations if test_mode else s.train_simulations
@@ -97,7 +106,8 @@ class Planner:
         # An action without a simulation gets the value of the worst action that had one.
         tried = found.visits > 0
         q = jnp.where(tried, found.q, jnp.where(tried, found.q, jnp.inf).min(-1, keepdims=True))
-        return q.reshape(batch, per_env, draws, -1).mean(2)
+        q, goals = (x.reshape(batch, per_env, draws, -1) for x in (q, goals))
+        return Planned(q.mean(2), q[:, :, 0], goals[:, :, 0])
 
     def evaluate(
         self, params: Any, node: Node, seat: Int[Array, " row"]
@@ -129,9 +139,8 @@ class Planner:
         goals = jnp.where(seen.alive, self.resample(node.goals, is_open, k_goals), self.models.none)
         after = Node(env_state, seen.obs.astype(jnp.float32), seen.avail_actions, goals, node.t + 1)
         logits, value, odds = self.evaluate(params, after, seat)
-        continues = (
-            (_at(seen.alive, seat) | self.shared_reward) & ~seen.terminated & (after.t < self.env.spec.episode_limit)
-        )
+        in_time = (after.t < self.env.spec.episode_limit) | self.settings.bootstrap_at_limit
+        continues = (_at(seen.alive, seat) | self.shared_reward) & ~seen.terminated & in_time
         reward = self.settings.reward_scale * _at(seen.reward, seat)
         return Expansion(reward, self.settings.gamma * continues, logits, value, odds), after
 

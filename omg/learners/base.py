@@ -33,12 +33,7 @@ class LearnerSettings(ReturnSettings):
 
 
 @dataclass(frozen=True)
-class BootstrapSettings(LearnerSettings):
-    bootstrap_at_limit: bool = setting(True, "false: reaching the time limit counts as termination")
-
-
-@dataclass(frozen=True)
-class TargetSettings(BootstrapSettings):
+class TargetSettings(LearnerSettings):
     target_update_interval: int = setting(
         200, "updates between two copies of the networks into the target networks", above=0
     )

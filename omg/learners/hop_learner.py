@@ -1,7 +1,9 @@
 """HOP while learning: the action model of co-players, and the policy and value that guide the search.
 
-Goals are labelled in hindsight: the goal of a time step is the one that the agent reached next. Where it reached none,
-its goal is uncertain: every goal has a probability, given the agent's actions.
+For the action model, goals are labelled in hindsight: the goal of a time step is the one that the agent reached next.
+Where it reached none, its goal is uncertain: every goal has a probability, given the agent's actions. Policy and value
+are learned for the goals that were sampled from the belief while acting, because the search asks for them with such
+goals.
 """
 
 from __future__ import annotations
@@ -75,17 +77,23 @@ class HopLearner(Learner):
         correct = (expected.argmax(-1) == actions).astype(jnp.float32)
         exclusive_loss = self.exclusive(params["model"], batch, observed, key)
 
-        # The policy learns from the search, the value from the returns.
+        # The policy learns from the search, the value from the returns; both see the goals that the search assumed.
         mask = acted * planned
         counted = (jnp.broadcast_to(filled, acted.shape) if self.shared_reward else acted) * planned
-        most_likely = pursued.argmax(-1)
-        everyone = jnp.broadcast_to(most_likely[:, :, None], (*most_likely.shape, n))
-        others = models.goals_of_others(obs, everyone, seats)
+        assumed = batch["sample"][:, :-1].astype(jnp.int32)
+        others = models.goals_of_others(obs, assumed, seats)
         logits, value = models.policy_value(params["agent"], obs, others, avail)
         search = batch["search"][:, :-1].astype(jnp.float32)
         log_pi = jnp.where(avail, jax.nn.log_softmax(logits, -1), 0.0)
         policy_loss = masked_mean(-(search * log_pi).sum(-1), mask)
-        returns = discounted(s.reward_scale * batch.reward[:, :-1], alive[:, 1:] | self.shared_reward, s.gamma)
+        reward, goes_on = s.reward_scale * batch.reward[:, :-1], alive[:, 1:] | self.shared_reward
+        if s.bootstrap_at_limit:
+            ahead = models.goals_of_others(batch.obs[:, 1:], assumed, seats)
+            _, later = models.policy_value(params["agent"], batch.obs[:, 1:], ahead, batch.avail_actions[:, 1:])
+            at_limit = jnp.arange(reward.shape[1]) == self.spec.episode_limit - 1
+            unfinished = at_limit[:, None] * filled * (1 - batch.terminated[:, :-1, None]) * goes_on
+            reward = reward + s.gamma * unfinished * jax.lax.stop_gradient(later)
+        returns = discounted(reward, goes_on, s.gamma)
         value_loss = masked_mean((value - returns) ** 2, counted)
 
         metrics = {

@@ -16,13 +16,13 @@ from jaxtyping import Array, Bool, Int
 
 from omg.components.episode_buffer import EpisodeBatch, FocalBatch, all_agents, refine
 from omg.controllers.basic_controller import BasicMAC
-from omg.learners.base import BootstrapSettings, Learner, LearnerState, Metrics, Params, clip_each
+from omg.learners.base import Learner, LearnerSettings, LearnerState, Metrics, Params, clip_each
 from omg.modules.am import Inferred, Judge, Seen
 from omg.utils.settings import setting
 
 
 @dataclass(frozen=True)
-class OnPolicySettings(BootstrapSettings):
+class OnPolicySettings(LearnerSettings):
     epochs: int = setting(4, "passes over the episodes of an update", above=0)
     minibatches: int = setting(1, "gradient steps per pass; fewer if episodes are short", above=0)
     seq_len: int = setting(20, "longest back-propagation through time, in steps", above=0)

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 from omg.components.action_selectors import UNAVAILABLE
 from omg.components.episode_buffer import EpisodeBatch, FocalBatch, masked_mean, pick, time_first
 from omg.envs.multiagentenv import Spec
-from omg.learners.base import BootstrapSettings, Metrics, TargetSettings
+from omg.learners.base import LearnerSettings, Metrics, TargetSettings
 from omg.utils.settings import setting
 
 
@@ -54,7 +54,7 @@ class TeamSteps(NamedTuple):
 
 
 def steps_of(
-    batch: EpisodeBatch | FocalBatch, settings: BootstrapSettings, episode_limit: int, shared_reward: bool
+    batch: EpisodeBatch | FocalBatch, settings: LearnerSettings, episode_limit: int, shared_reward: bool
 ) -> Steps:
     """The steps of a batch, of all agents or of the focal agent in every seat."""
     alive = time_first(batch.alive)

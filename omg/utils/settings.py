@@ -162,6 +162,7 @@ class ReturnSettings:
 
     gamma: float = setting(0.99, "discount factor", low=0, high=1)
     reward_scale: float = setting(1.0, "rewards are multiplied by this for learning; reported returns are not", above=0)
+    bootstrap_at_limit: bool = setting(True, "false: reaching the time limit counts as termination")
 
 
 def as_yaml(classes: Mapping[str, type]) -> str:

@@ -77,7 +77,7 @@ def planner(mac):
         seats, networks = jnp.zeros((1, 1), int), {"agent": None, "model": None}
         return mac.planner.plan(
             networks, one_row(shown), belief[None], jnp.int32(0), seats, one_row(state), KEY, test_mode=True
-        )[0, 0]
+        ).q[0, 0]
 
     return plan
 
@@ -156,7 +156,7 @@ def test_searches_are_policies_over_available_actions_and_beliefs_are_probabilit
 
 def test_preferences_give_the_belief_of_a_board_and_are_kept_for_the_next(hunters):
     env, config = hunters
-    mac, params, batch, memory = played(env, config | {"goal_memory": "preferences", "preference_particles": 16})
+    mac, params, _batch, memory = played(env, config | {"goal_memory": "preferences", "preference_particles": 16})
     np.testing.assert_allclose(memory.joint.sum((-2, -1)), 1, rtol=1e-5)
     np.testing.assert_allclose(memory.belief, memory.joint.sum(-2), rtol=1e-5)
     assert not np.asarray(memory.belief)[~np.broadcast_to(memory.is_open[:, None], memory.belief.shape)].any()
@@ -164,7 +164,7 @@ def test_preferences_give_the_belief_of_a_board_and_are_kept_for_the_next(hunter
     assert kept.shape == (4, 2, 16)
     np.testing.assert_allclose(kept, 0.95 * memory.joint.sum(-1) + 0.05 / 16, rtol=1e-5)
     # The next episode on the first board begins with what these preferences choose there.
-    state, seen = jax.jit(jax.vmap(env.reset))(jax.random.split(KEY, 4))
+    _state, seen = jax.jit(jax.vmap(env.reset))(jax.random.split(KEY, 4))
     begun = mac._begin(mac.init_memory(params, 4, prior=kept), seen)
     choice = mac._choices(seen, jnp.ones((4, 2, 4), bool))
     np.testing.assert_allclose(begun.belief, (kept[..., None] * choice).sum(-2), rtol=1e-5)
@@ -255,7 +255,7 @@ def trained(hunters):
 def test_the_loss_by_hand(hunters, trained):
     (env, config), (mac, params, batch, _) = hunters, trained
     models, weights = mac.models, {"value_coef": 0.5, "model_coef": 2.0, "exclusive_coef": 0.3}
-    learner = HopLearner(env.spec, mac, config | weights | {"gamma": 0.95})
+    learner = HopLearner(env.spec, mac, config | weights | {"gamma": 0.95, "bootstrap_at_limit": False})
     loss, metrics = jax.jit(learner.loss)(params, {}, batch, jnp.int32(0), KEY)
     reached = batch["reached"][:, :-1].astype(jnp.int32)
     next_goal = label(reached, batch.filled[:, :-1])
@@ -293,7 +293,8 @@ def test_the_loss_by_hand(hunters, trained):
     reached_now = reached[index] >= 0
     assert (other != reached)[reached >= 0].all()
     exclusive = -np.log(1 - 0.999 * probabilities(other)[reached_now])
-    of_other = np.stack([features[b, t, i][pursued[b, t, 1 - i].argmax()] for b, t, i in at])
+    sample = np.asarray(batch["sample"])
+    of_other = np.stack([features[b, t, i][sample[b, t, i, 1 - i]] for b, t, i in at])
     own_inputs = np.concatenate([obs[index], of_other, ways[index].reshape(len(at), -1)], -1)
     out = np.asarray(params["agent"](jnp.asarray(own_inputs)))
     log_pi = np.asarray(jax.nn.log_softmax(np.where(avail[index], out[:, :-1], -1e9), -1))

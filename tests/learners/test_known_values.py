@@ -896,16 +896,16 @@ def test_returns_end_where_an_agent_leaves():
     np.testing.assert_allclose(discounted(reward, continues, 0.5)[0, :, 1], [2.5, 3, 4])
 
 
-def hop_loss(is_focal, shared_reward):
+def hop_loss(is_focal, shared_reward, bootstrap=False, leaves=1):
     """HOP's loss on two steps of two agents that take action 0, as the search did. The first agent is the focal one.
 
-    The second agent leaves after the first step. The action model gives action 0 the probabilities 0.75 and 0.5 for the
+    The second agent leaves after the first step (or later). The action model gives action 0 the probabilities 0.75 and 0.5 for the
     two agents, the policy 0.5 and 0.25. All values are 1.
     """
     batch = episodes(
-        [[[2.0, 4.0], [2.0, 8.0], [0, 0]]], [[1, 1, 0]], alive=[[[1, 1], [1, 0], [1, 0]]], agent_idx=[[0]],
+        [[[2.0, 4.0], [2.0, 8.0], [0, 0]]], [[1, 1, 0]], alive=[[[1, int(t < leaves)] for t in range(3)]], agent_idx=[[0]],
         reached=np.full((1, 3, 2), -1), search=np.broadcast_to([1.0, 0.0], (1, 3, 2, 2)),
-        is_open=np.ones((1, 3, 2), bool),
+        is_open=np.ones((1, 3, 2), bool), sample=np.zeros((1, 3, 2, 2)),
     )  # fmt: skip
     models = SimpleNamespace(
         none=1, n_goals=2, goals=SimpleNamespace(n=1),
@@ -918,11 +918,13 @@ def hop_loss(is_focal, shared_reward):
             jnp.broadcast_to(jnp.log(agent), avail.shape), jnp.ones(avail.shape[:-1])
         ),
     )  # fmt: skip
-    settings = HopLearnerSettings(value_coef=0.5, model_coef=0.25, reward_scale=0.5, gamma=0.5)
+    settings = HopLearnerSettings(
+        value_coef=0.5, model_coef=0.25, reward_scale=0.5, gamma=0.5, bootstrap_at_limit=bootstrap
+    )
     stub = SimpleNamespace(
         mac=SimpleNamespace(models=models, first_prior=jnp.array([0.9, 0.1]), smoothed=lambda p, avail: p),
-        spec=spec_of(), settings=settings, focal=is_focal, shared_reward=shared_reward, exclusive_goals=False,
-        exclusive=lambda *_: jnp.float32(0.0),
+        spec=spec_of(episode_limit=2), settings=settings, focal=is_focal, shared_reward=shared_reward,
+        exclusive_goals=False, exclusive=lambda *_: jnp.float32(0.0),
     )  # fmt: skip
     params = {"model": jnp.array([[3.0, 1.0], [1.0, 1.0]]), "agent": jnp.array([[1.0, 1.0], [1.0, 3.0]])}
     return HopLearner.loss(stub, params, {}, batch, jnp.int32(0), KEY)
@@ -942,6 +944,12 @@ def test_a_team_learns_from_all_agents_and_a_focal_agent_from_itself():
     np.testing.assert_allclose(alone["model_loss"], np.log(2), rtol=1e-5, err_msg="the co-player's actions only")
     np.testing.assert_allclose(alone["policy_loss"], np.log(2), rtol=1e-5, err_msg="the focal agent's policy only")
     np.testing.assert_allclose(alone["value_loss"], 0.5**2 / 2, rtol=1e-5, err_msg="the focal agent's value only")
+
+
+def test_the_value_at_the_time_limit_counts_if_it_is_no_end():
+    """Returns of the first agent: 1 + 0.5·(1 + 0.5·1) and 1 + 0.5·1; the second leaves at the limit: 2 + 0.5·4 and 4."""
+    _, metrics = hop_loss(False, False, bootstrap=True, leaves=2)
+    np.testing.assert_allclose(metrics["value_loss"], (0.75**2 + 0.5**2 + 3**2 + 3**2) / 4, rtol=1e-5)
 
 
 def test_agents_of_a_team_that_died_have_values_but_no_policies():
@@ -1068,7 +1076,7 @@ def test_one_step_of_the_search_by_hand(hunt):
     """A catch, a step, and a step at the time limit: reward scaled, discount 0 where no value follows."""
     env, _, start, *_ = hunt
     models = HopModels(env, EnvGoals(env), 4, True)
-    planner = Planner(env, models, PlanningSettings(gamma=0.9, reward_scale=0.5))
+    planner = Planner(env, models, PlanningSettings(gamma=0.9, reward_scale=0.5, bootstrap_at_limit=False))
     policy = jnp.log(jnp.array([0.6, 0.1, 0.1, 0.1, 0.1]))
     models.co_player_logits = lambda model, obs, goal, avail: jnp.where(avail, 0.0, -1e9)
     models.policy_value = lambda agent, obs, others, avail: (
@@ -1087,6 +1095,9 @@ def test_one_step_of_the_search_by_hand(hunt):
     np.testing.assert_array_equal(after.env_state.hunters, played.hunters)
     assert step.reward.tolist() == [0.5, 0.0, 0.0]
     np.testing.assert_allclose(step.discount, [0.0, 0.9, 0.0], rtol=1e-6)
+    planner.settings = PlanningSettings(gamma=0.9, bootstrap_at_limit=True)
+    endless = jax.jit(lambda node: planner.expand({"model": None, "agent": None}, KEY, left, drawn, node, seat))(node)
+    np.testing.assert_allclose(endless[0].discount, [0.0, 0.9, 0.9], rtol=1e-6, err_msg="the limit is no end")
     np.testing.assert_allclose(step.value, 3.0)
     available = np.asarray(after.avail_actions[1, 0])
     weights = np.where(available, [0.6, 0.1, 0.1, 0.1, 0.1], 0.0)

@@ -54,7 +54,7 @@ def refused(*words):
     [
         (["--config=iql", "--hop_beta=abc"], "hop_beta", "hop_mac"),
         (["--config=ppo", "--double_q=false"], "double_q", "q_learner"),
-        (["--config=hop", "--bootstrap_at_limit=true"], "bootstrap_at_limit", "q_learner"),
+        (["--config=hop", "--target_update_interval=9"], "target_update_interval", "q_learner"),
         (["--config=iql", "--ppo_clip=0.1"], "ppo_clip", "ppo_learner"),
         (["--config=vdn", "--pool_rules=[slow]"], "pool_rules", "--pool=rules"),
         (["--config=vdn", "--vae_updates=3"], "vae_updates", "omg pretrain"),
@@ -142,7 +142,7 @@ def test_hop_honours_gamma_and_reward_scale():
         mac = HopMAC(env, configuration("hop", "stag_hunt", **HUNT, **small, **changes))
         params = jax.jit(mac.init_params)(jax.random.key(0))
         belief = mac.init_memory(params, 8).belief
-        return mac.planner.plan(params, seen, belief, jnp.int32(0), seats, env_state, jax.random.key(2), True)
+        return mac.planner.plan(params, seen, belief, jnp.int32(0), seats, env_state, jax.random.key(2), True).q
 
     reward, half, tripled = jax.jit(lambda: (
         values(gamma=0.0), values(gamma=0.5), values(gamma=1.0, reward_scale=3.0)
