@@ -899,11 +899,12 @@ def test_returns_end_where_an_agent_leaves():
 def hop_loss(is_focal, shared_reward, bootstrap=False, leaves=1):
     """HOP's loss on two steps of two agents that take action 0, as the search did. The first agent is the focal one.
 
-    The second agent leaves after the first step (or later). The action model gives action 0 the probabilities 0.75 and 0.5 for the
+    The second agent leaves after so many steps. The action model gives action 0 the probabilities 0.75 and 0.5 for the
     two agents, the policy 0.5 and 0.25. All values are 1.
     """
     batch = episodes(
-        [[[2.0, 4.0], [2.0, 8.0], [0, 0]]], [[1, 1, 0]], alive=[[[1, int(t < leaves)] for t in range(3)]], agent_idx=[[0]],
+        [[[2.0, 4.0], [2.0, 8.0], [0, 0]]], [[1, 1, 0]], agent_idx=[[0]],
+        alive=[[[1, int(t < leaves)] for t in range(3)]],
         reached=np.full((1, 3, 2), -1), search=np.broadcast_to([1.0, 0.0], (1, 3, 2, 2)),
         is_open=np.ones((1, 3, 2), bool), sample=np.zeros((1, 3, 2, 2)),
     )  # fmt: skip
@@ -947,7 +948,7 @@ def test_a_team_learns_from_all_agents_and_a_focal_agent_from_itself():
 
 
 def test_the_value_at_the_time_limit_counts_if_it_is_no_end():
-    """Returns of the first agent: 1 + 0.5·(1 + 0.5·1) and 1 + 0.5·1; the second leaves at the limit: 2 + 0.5·4 and 4."""
+    """The first agent's returns: 1 + 0.5·(1 + 0.5·1) and 1 + 0.5·1; the second leaves at the limit: 2 + 0.5·4 and 4."""
     _, metrics = hop_loss(False, False, bootstrap=True, leaves=2)
     np.testing.assert_allclose(metrics["value_loss"], (0.75**2 + 0.5**2 + 3**2 + 3**2) / 4, rtol=1e-5)
 
