@@ -17,7 +17,9 @@ from omg.config import env_label, env_words
 from omg.envs.multiagentenv import Spec
 from omg.modules.am import REGISTRY as am_REGISTRY
 from omg.modules.am.omg_am import OMGAM, OMGSettings
+from omg.modules.entities import Entities
 from omg.modules.goal_sets import GoalSettings, GoalSpace, event_size
+from omg.modules.slot_goals import SlotSpace
 from omg.modules.vae import VAE
 from omg.opponents import scripted, zoo
 from omg.opponents.pool import MANIFEST, Member, Pool, PoolSettings
@@ -116,6 +118,8 @@ def _model_of(config: Mapping[str, Any]) -> type[OMGAM]:
 
 def _goal_card(spec: Spec, config: Mapping[str, Any]) -> Card:
     s = fill(GoalSettings, config)
+    if s.goal_form == "slots":
+        return _env_of(config) | {"goal_form": s.goal_form, "size": Entities(spec).n}
     window = s.goal_window if s.goal_form == "trajectory" else 1
     return _env_of(config) | {
         "goal_form": s.goal_form,
@@ -136,7 +140,9 @@ def build_vae(card: Card, key: jax.Array) -> VAE:
     return VAE(card["size"], card["vae_hidden_dim"], card["vae_latent_dim"], key)
 
 
-def build_goals(card: Card, key: jax.Array) -> GoalSpace:
+def build_goals(card: Card, key: jax.Array) -> GoalSpace | SlotSpace:
+    if card["goal_form"] == "slots":
+        return SlotSpace(jnp.zeros(card["size"], jnp.int32))
     vae = VAE(card["size"], card["vae_hidden_dim"], card["goal_latent_dim"], key)
     return GoalSpace(vae, jnp.zeros((card["n_goal_clusters"], card["goal_latent_dim"])), card["goal_form"])
 
@@ -158,7 +164,7 @@ def home(name: str, config: Mapping[str, Any]) -> Path:
 
 def find(
     name: str, spec: Spec, config: Mapping[str, Any], saved: checkpoints.Checkpoint | None = None
-) -> VAE | GoalSpace:
+) -> VAE | GoalSpace | SlotSpace:
     """The artifact inside a saved model, the one at `vae_path`/`goals_path`, or the newest one that fits."""
     kind, wanted = TYPES[name], card_of(name, spec, config)
     if saved is not None and f"{name}.safetensors" in saved.manifest["files"]:

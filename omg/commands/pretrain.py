@@ -24,6 +24,7 @@ from omg.learners import AM_REGISTRY, goal_learning
 from omg.learners.am_learner import VAESettings
 from omg.modules.am.omg_am import Encoded, OMGSettings
 from omg.modules.goal_sets import GoalSettings, GoalSpace
+from omg.modules.slot_goals import learn_types
 from omg.opponents import random_action
 from omg.opponents.pool import PoolSettings
 from omg.opponents.seating import SeatingSettings
@@ -91,6 +92,9 @@ def pretrain_goals(config: dict[str, Any]) -> Path:
         groups = pool.groups(env.spec, pool.ids(["train"]))
         played = goal_learning.play(env, groups, s.vae_episodes, int(config["seed"]))
     card = card_of("goals", env.spec, config)
+    if g.goal_form == "slots":
+        types, found = learn_types(env.spec, *played)
+        return save("goals", types, card, config, s, [], found)
     rows, reward = goal_learning.events(played, g.goal_form, card["goal_window"], env.spec.episode_limit)
     if len(rows) < g.n_goal_clusters:
         raise UserError(
@@ -98,8 +102,9 @@ def pretrain_goals(config: dict[str, Any]) -> Path:
             f"{g.n_goal_clusters} goals: collect more (--vae_episodes), or from members that earn rewards."
         )
     key = jax.random.key(config["seed"])
-    start = build_goals(card, key).vae
-    vae, curve = train(start, rows, s, key, f"goals of {config['env_config']}")
+    empty = build_goals(card, key)
+    assert isinstance(empty, GoalSpace)
+    vae, curve = train(empty.vae, rows, s, key, f"goals of {config['env_config']}")
     latents = vae.encode(jnp.asarray(rows)).mu
     goals = goal_learning.choose_goals(latents, g.n_goal_clusters, g.goal_choice, jax.random.fold_in(key, 2))
     space = GoalSpace(vae, goals, g.goal_form)

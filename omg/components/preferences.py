@@ -16,6 +16,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 DISTANCES = 2
 """Features beside the goal types: distance to the agent itself, and mean distance to the others."""
+OUT_OF_SIGHT = 20.0
+"""The distance in steps of a goal that an agent does not see."""
 SPREAD = 3.0
 """Standard deviation of a goal type's utility among particles."""
 
@@ -51,6 +53,7 @@ def describe(
     """φ(g, s): the goal's type, and in steps how much farther it is than the nearest goal, from the agent and from the
     others that still play. The last goal is "none".
     """
+    distance = jnp.where(jnp.isfinite(distance), distance, OUT_OF_SIGHT)
     others = distance * playing[..., None]
     count = playing.sum(1)[:, None, None] - playing[..., None]
     from_others = (others.sum(1, keepdims=True) - others) / jnp.maximum(count, 1)

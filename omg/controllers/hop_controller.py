@@ -23,8 +23,9 @@ from omg.controllers.base import Controller, Params, uniform_over
 from omg.controllers.hop_planning import Planner, PlanningSettings
 from omg.envs.multiagentenv import MultiAgentEnv, Timestep
 from omg.modules.co_player import CoPlayerModel
-from omg.modules.goal_sets import EnvGoals, Event, GoalSettings, GoalSpace, LearnedGoals
+from omg.modules.goal_sets import EnvGoals, Event, GoalSet, GoalSettings, GoalSpace, LearnedGoals
 from omg.modules.hop_models import HopModels
+from omg.modules.slot_goals import SlotGoals, SlotSpace
 from omg.utils.settings import fill, setting
 
 PRIOR_OF_NONE = 0.05
@@ -90,13 +91,17 @@ class HopMAC(Controller):
         self,
         env: MultiAgentEnv,
         config: Mapping[str, Any],
-        space: GoalSpace | None = None,
+        space: GoalSpace | SlotSpace | None = None,
         oracle: Callable[[Array], Array] | None = None,
     ):
         """`oracle` maps a co-player's observation to the goal it pursues; it replaces inference in comparisons."""
         self.env, self.spec, self.space, self.oracle = env, env.spec, space, oracle
         s = self.settings = fill(HopSettings, config)
-        goals = EnvGoals(env) if space is None else LearnedGoals(env, space, s.goal_window)
+        goals: GoalSet = EnvGoals(env)
+        if isinstance(space, SlotSpace):
+            goals = SlotGoals(env, space)
+        elif space is not None:
+            goals = LearnedGoals(env, space, s.goal_window)
         self.models = HopModels(env, goals, s.hop_hidden_dim, s.use_goals)
         self.planner = Planner(env, self.models, s)
         self.needs = ("goals",) if s.learned_goals else ()
@@ -206,7 +211,7 @@ class HopMAC(Controller):
         window = memory.window
         if m.goals.window:
             window = jnp.concatenate([window[:, :, 1:], obs[:, :, None]], 2)
-        is_open = self.planner.open_goals(env_state, actions.shape)
+        is_open = self.planner.open_goals(env_state, shown.obs)
         reached = m.goals.reached(Event(seen, env_state, shown, window, memory.t))
         posterior = within(memory.belief, likelihood)
         if self.preferences is None:

@@ -135,7 +135,7 @@ class Planner:
         rows = jnp.arange(action.shape[0])
         joint = joint.at[rows, seat].set(action)
         env_state, seen = jax.vmap(self.env.step)(node.env_state, joint, jax.random.split(k_env, len(rows)))
-        is_open = self.open_goals(env_state, joint.shape)
+        is_open = self.open_goals(env_state, seen.obs)
         goals = jnp.where(seen.alive, self.resample(node.goals, is_open, k_goals), self.models.none)
         after = Node(env_state, seen.obs.astype(jnp.float32), seen.avail_actions, goals, node.t + 1)
         logits, value, odds = self.evaluate(params, after, seat)
@@ -144,10 +144,11 @@ class Planner:
         reward = self.settings.reward_scale * _at(seen.reward, seat)
         return Expansion(reward, self.settings.gamma * continues, logits, value, odds), after
 
-    def open_goals(self, env_state: Any, shape: tuple[int, ...]) -> Bool[Array, "batch agent goal"]:
+    def open_goals(self, env_state: Any, obs: Float[Array, "batch agent obs"]) -> Bool[Array, "batch agent goal"]:
         """Which goals can still be pursued; the goal "none" always can."""
-        is_open = jnp.pad(self.models.goals.open(env_state), ((0, 0), (0, 1)), constant_values=True)
-        return jnp.broadcast_to(is_open[:, None], (*shape, self.models.n_goals))
+        known = self.models.goals.open(env_state, obs.astype(jnp.float32))
+        is_open = jnp.pad(known, ((0, 0), (0, 1)), constant_values=True)
+        return jnp.broadcast_to(is_open[:, None], (*obs.shape[:2], self.models.n_goals))
 
     def resample(self, goals: Int[Array, "row agent"], is_open: Bool[Array, "row agent goal"], key: Array) -> Array:
         """An agent whose goal has closed pursues another goal of the same type, or else any other open one."""

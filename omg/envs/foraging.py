@@ -75,8 +75,9 @@ class Foraging(MultiAgentEnv):
         self.scale = 1 / s.grid_size
         whole = Storage("int8", self.scale) if s.grid_size <= 127 else Storage()
         agents = rows_of(3 * s.food, s.players, 3)
+        layout = (("food", (s.food, 3)), ("players", (s.players, 3)))
         self.spec = Spec(
-            "foraging", s.players, 6, size, size, s.episode_limit, "mixed", whole, whole, agents_in_state=agents
+            "foraging", s.players, 6, size, size, s.episode_limit, "mixed", whole, whole, layout, agents, "players"
         )
         self.n_goals, self.goal_size = s.food, GOAL_SIZE
         self.goal_types = (0,) * s.food

@@ -62,6 +62,12 @@ class Spec:
     """Names and shapes of the components of an observation, in order. Scripted policies use it; may be empty."""
     agents_in_state: tuple[tuple[int, ...], ...] = ()
     """For every agent the places in the global state that describe it alone. OMG+ learns with it; may be empty."""
+    agents_in_obs: str = ""
+    """The component of `obs_layout` that lists the agents, the observing one first; the other tables list entities.
+
+    An entity's row begins with its cell (row and column) and ends with its presence (0: gone or out of sight). HOP+
+    with `goal_form: slots` learns with it; may be empty.
+    """
 
     def team_reward(self, reward: Float[Array | np.ndarray, "*axes agent"]) -> Float[Array, "*axes"]:
         """One reward for the team.

@@ -81,8 +81,9 @@ class Snowdrift(MultiAgentEnv):
         integers = Storage("int8" if max(s.grid_size, s.episode_limit) <= 127 else "int16", self.scale)
         agents = rows_of(0, s.players, 2)
         self.spec = Spec(
-            "snowdrift", s.players, 5, size, size, s.episode_limit, "mixed", integers, integers, layout, agents
-        )
+            "snowdrift", s.players, 5, size, size, s.episode_limit, "mixed", integers, integers, layout, agents,
+            agents_in_obs="players",
+        )  # fmt: skip
         self.n_goals, self.goal_size = s.drifts, GOAL_SIZE
         self.goal_types = (0,) * s.drifts
         self.goal_names = tuple(str(i + 1) for i in range(s.drifts))

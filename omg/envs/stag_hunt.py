@@ -90,8 +90,9 @@ class StagHunt(MultiAgentEnv):
         integers = Storage("int8" if max(s.grid_size, s.episode_limit) <= 127 else "int16", self.scale)
         agents = rows_of(0, s.hunters, 3)
         self.spec = Spec(
-            "stag_hunt", s.hunters, 5, size, size, s.episode_limit, "mixed", integers, integers, layout, agents
-        )
+            "stag_hunt", s.hunters, 5, size, size, s.episode_limit, "mixed", integers, integers, layout, agents,
+            agents_in_obs="hunters",
+        )  # fmt: skip
         self.n_goals, self.goal_size = self.n_prey, GOAL_SIZE + 1
         self.goal_types = (0,) * s.hares + (1,) * s.stags
         self.goal_names = (*(f"h{i + 1}" for i in range(s.hares)), *(f"S{i + 1}" for i in range(s.stags)))

@@ -27,6 +27,7 @@ class Trajectories(NamedTuple):
     """Episodes from the view of all agents, `[episode, time, agent, …]`."""
 
     obs: np.ndarray
+    """With the observation after the last step."""
     reward: np.ndarray
     playing: np.ndarray
 
@@ -39,8 +40,9 @@ def play(env: MultiAgentEnv, groups: Sequence[PolicyGroup], episodes: int, seed:
         now, keys = jnp.zeros(group.size, jnp.int32), jax.random.split(jax.random.key(seed), group.size)
         batch = jax.jit(lambda p, k, r=runner, now=now: r.play(p, now, k, True).batch)(group.policies, keys)
         arrays = (batch.unpacked("obs"), batch["reward"], batch["filled"][..., None] & batch["alive"])
-        columns.append([np.asarray(x).reshape(-1, *x.shape[2:])[:, :-1] for x in arrays])
-    return Trajectories(*(np.concatenate(column) for column in zip(*columns, strict=True)))
+        columns.append([np.asarray(x).reshape(-1, *x.shape[2:]) for x in arrays])
+    obs, reward, playing = (np.concatenate(column) for column in zip(*columns, strict=True))
+    return Trajectories(obs, reward[:, :-1], playing[:, :-1])
 
 
 def read(path: Path, spec: Spec) -> Trajectories:

@@ -43,8 +43,7 @@ class HopLearner(Learner):
 
     def __init__(self, spec: Spec, mac: Any, config: Mapping[str, Any], *arguments: Any, **named: Any):
         super().__init__(spec, mac, config, *arguments, **named)
-        # A learned goal is reached wherever reward is given, so its label does not exclude other goals.
-        self.exclusive_goals = mac.settings.use_goals and mac.space is None and mac.models.goals.n > 0
+        self.exclusive_goals = mac.settings.use_goals and mac.models.goals.exclusive and mac.models.goals.n > 0
 
     def target_of(self, params: Params) -> Params:
         return {}

@@ -11,7 +11,7 @@ from omg.components.layers import MLP
 
 
 class CoPlayerModel(eqx.Module):
-    """A shared network compares every goal of the environment with the pursued one; the sum of its outputs is an input.
+    """A shared network compares every entity with the pursued goal; the sum of its outputs is an input.
 
     Weights are shared over goals, so what is learned about one hare (such as walking around it when another one is
     pursued) holds for every hare.
@@ -29,8 +29,8 @@ class CoPlayerModel(eqx.Module):
         self,
         obs: Float[Array, "*rows obs"],
         goal: Float[Array, "*rows feature"],
-        directions: Float[Array, "*rows goal way"],
+        surroundings: Float[Array, "*rows entity way"],
     ) -> Float[Array, "*rows action"]:
-        pursued = jnp.broadcast_to(goal[..., None, :], (*directions.shape[:-1], goal.shape[-1]))
-        around = jax.nn.relu(self.each(jnp.concatenate([directions, pursued], -1))).sum(-2)
+        pursued = jnp.broadcast_to(goal[..., None, :], (*surroundings.shape[:-1], goal.shape[-1]))
+        around = jax.nn.relu(self.each(jnp.concatenate([surroundings, pursued], -1))).sum(-2)
         return self.head(jnp.concatenate([obs, goal, around], -1))

@@ -10,7 +10,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from omg.envs.grid import GOAL_SIZE
 from omg.envs.multiagentenv import MultiAgentEnv, Timestep
+from omg.modules.entities import Entities
 from omg.modules.vae import VAE, VAESize
 from omg.utils.settings import setting
 
@@ -20,8 +22,9 @@ class GoalSettings(VAESize):
     """How goals are learned from play (hop_plus)."""
 
     learned_goals: bool = setting(False, "goals are learned from play (omg pretrain); false: named by the environment")
-    goal_form: Literal["state", "trajectory", "state_time_reward"] = setting(
-        "state_time_reward", "what describes a goal: state, trajectory or state_time_reward"
+    goal_form: Literal["state", "trajectory", "state_time_reward", "slots"] = setting(
+        "state_time_reward",
+        "what a goal is: a state, trajectory or state_time_reward in a latent space, or an entity (slots)",
     )
     goal_choice: Literal["clustered", "continuous"] = setting(
         "clustered", "goals are cluster centres (clustered) or sampled events themselves (continuous)"
@@ -53,10 +56,15 @@ class GoalSet(Protocol):
     size: int
     types: list[int]
     window: int
+    exclusive: bool
+    """Whether who pursues one goal would not take the action that reaches another."""
+    entities: int
+    entity_size: int
 
+    def surroundings(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows entity way"]: ...
     def features(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows goal feature"]: ...
     def distance(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows goal"]: ...
-    def open(self, env_state: Any) -> Bool[Array, "batch goal"]: ...
+    def open(self, env_state: Any, obs: Float[Array, "batch agent obs"]) -> Bool[Array, "batch goal"]: ...
     def reached(self, event: Event) -> Int[Array, "batch agent"]: ...
 
 
@@ -64,10 +72,15 @@ class EnvGoals:
     """The goals that the environment names: prey, drifts, actions."""
 
     window = 0
+    exclusive = True
 
     def __init__(self, env: MultiAgentEnv):
         self.env = env
         self.n, self.size, self.types = env.n_goals, env.goal_size, list(env.goal_types)
+        self.entities, self.entity_size = self.n, self.size
+
+    def surroundings(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows entity way"]:
+        return self.features(obs)
 
     def features(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows goal feature"]:
         return self.env.goal_features(obs) if self.n else jnp.zeros((*obs.shape[:-1], 0, 0))
@@ -75,10 +88,9 @@ class EnvGoals:
     def distance(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows goal"]:
         return self.env.goal_distance(obs)
 
-    def open(self, env_state: Any) -> Bool[Array, "batch goal"]:
+    def open(self, env_state: Any, obs: Float[Array, "batch agent obs"]) -> Bool[Array, "batch goal"]:
         if not self.n:
-            batch = jax.tree.leaves(env_state)[0].shape[0]
-            return jnp.ones((batch, 0), bool)
+            return jnp.ones((len(obs), 0), bool)
         return jax.vmap(self.env.goals)(env_state).open
 
     def reached(self, event: Event) -> Int[Array, "batch agent"]:
@@ -120,16 +132,27 @@ def event_size(form: str, obs_size: int, window: int) -> int:
 
 
 class LearnedGoals:
-    """Clusters of events with a reward. They never close, and each is a goal type of its own."""
+    """Clusters of events with a reward. They never close, and each is a goal type of its own.
+
+    A goal is reached wherever reward is given, so an action that reaches one does not exclude others. The networks see
+    the entities around an agent where the layout of observations lists them.
+    """
+
+    exclusive = False
 
     def __init__(self, env: MultiAgentEnv, space: GoalSpace, window: int):
         self.env, self.space = env, space
+        self.entities_of = Entities(env.spec) if env.spec.agents_in_obs else None
+        self.entities, self.entity_size = (self.entities_of.n, GOAL_SIZE) if self.entities_of else (0, 0)
         self.n, self.size = space.goals.shape
         self.types = list(range(self.n))
         self.window = window if space.form == "trajectory" else 1
 
     def features(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows goal feature"]:
         return jnp.broadcast_to(self.space.goals, (*obs.shape[:-1], self.n, self.size))
+
+    def surroundings(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows entity way"]:
+        return self.entities_of.features(obs) if self.entities_of else jnp.zeros((*obs.shape[:-1], 0, 0))
 
     def distance(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows goal"]:
         """Between the observation and the decoded goal, in standard deviations per feature."""
@@ -140,8 +163,8 @@ class LearnedGoals:
         wanted, scale = vae.decode(self.space.goals)[:, last], vae.scale[last]
         return jnp.sqrt((((obs[..., None, :] - wanted) / scale) ** 2).mean(-1))
 
-    def open(self, env_state: Any) -> Bool[Array, "batch goal"]:
-        return jnp.ones((jax.tree.leaves(env_state)[0].shape[0], self.n), bool)
+    def open(self, env_state: Any, obs: Float[Array, "batch agent obs"]) -> Bool[Array, "batch goal"]:
+        return jnp.ones((len(obs), self.n), bool)
 
     def reached(self, event: Event) -> Int[Array, "batch agent"]:
         reward = event.shown.reward

@@ -31,10 +31,11 @@ class HopModels:
     def init_params(self, key: Array) -> dict[str, Any]:
         k_agent, k_model = jax.random.split(key)
         s, hidden = self.spec, self.hidden
-        own = s.obs_size + self.env.n_goals * self.env.goal_size + (s.n_agents - 1) * self.goal_size
+        entities, ways = self.goals.entities, self.goals.entity_size
+        own = s.obs_size + entities * ways + (s.n_agents - 1) * self.goal_size
         return {
             "agent": MLP((own, hidden, hidden, s.n_actions + 1), k_agent),
-            "model": CoPlayerModel(s.obs_size, self.goal_size, self.env.goal_size, hidden, s.n_actions, k_model),
+            "model": CoPlayerModel(s.obs_size, self.goal_size, ways, hidden, s.n_actions, k_model),
         }
 
     def goal_features(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows goal feature"]:
@@ -51,7 +52,7 @@ class HopModels:
         self, model: CoPlayerModel, obs: Array, goal: Array, avail_actions: Array
     ) -> Float[Array, "*rows action"]:
         """π_ω(a | s, g), as logits."""
-        return jnp.where(avail_actions, model(obs, goal, self._directions(obs)), UNAVAILABLE)
+        return jnp.where(avail_actions, model(obs, goal, self.goals.surroundings(obs)), UNAVAILABLE)
 
     def logits_of_goals(
         self, model: CoPlayerModel, obs: Float[Array, "*rows obs"], avail_actions: Array
@@ -64,7 +65,7 @@ class HopModels:
 
     def policy_value(self, agent: MLP, obs: Array, others: Array, avail_actions: Array) -> tuple[Array, Array]:
         """Policy logits and value; `others` are the features of the other agents' goals."""
-        inputs = [obs, *(x.reshape(*x.shape[:-2], -1) for x in (others, self._directions(obs)))]
+        inputs = [obs, *(x.reshape(*x.shape[:-2], -1) for x in (others, self.goals.surroundings(obs)))]
         out = agent(jnp.concatenate(inputs, -1))
         return jnp.where(avail_actions, out[..., :-1], UNAVAILABLE), out[..., -1]
 
@@ -80,7 +81,3 @@ class HopModels:
     def by_type(self, of_goals: Array) -> Float[Array, "*rows goal_type"]:
         """Sums over the goals of each goal type."""
         return of_goals @ (self.type_of[:, None] == jnp.arange(self.n_types)).astype(jnp.float32)
-
-    def _directions(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows goal way"]:
-        """The relative positions of the environment's goals: an input, so that they need not be learned."""
-        return self.env.goal_features(obs) if self.env.n_goals else jnp.zeros((*obs.shape[:-1], 0, 0))

@@ -1,0 +1,67 @@
+"""Entities in an observation, by its layout (`obs_layout`, `agents_in_obs`): rows with a cell and a presence flag."""
+
+from __future__ import annotations
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from omg.envs.grid import relative_goals, steps_to
+from omg.envs.multiagentenv import Spec
+from omg.utils.settings import UserError
+
+
+class Entities:
+    """The entities in an observation, and the agent that observes them."""
+
+    def __init__(self, spec: Spec):
+        if not spec.agents_in_obs:
+            raise UserError(
+                f"goal_form=slots reads entities from the layout of observations, and {spec.name} gives none "
+                "(obs_layout, agents_in_obs): choose another goal_form."
+            )
+        place, places, group_of, own = 0, [], [], 0
+        for group, (name, shape) in enumerate(spec.obs_layout):
+            if name == spec.agents_in_obs:
+                own = place
+            elif len(shape) == 2:
+                for row in range(shape[0]):
+                    start = place + row * shape[1]
+                    # Row and column, and last whether it is there.
+                    places.append((start, start + 1, start + shape[1] - 1))
+                    group_of.append(group)
+            place += math.prod(shape)
+        self.n, self.own = len(places), own
+        self.places = np.array(places).reshape(-1, 3)
+        self.group_of = np.array(group_of)
+        self.cell = spec.obs_storage.scale
+
+    def features(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows entity feature"]:
+        """Every entity relative to the observing agent."""
+        return relative_goals(obs[..., self.places], obs[..., self.own : self.own + 2], self.cell)
+
+    def there(self, obs: Float[Array, "*rows obs"]) -> Bool[Array, "*rows entity"]:
+        return obs[..., self.places[:, 2]] > 0
+
+    def distance(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows entity"]:
+        """In steps; infinite for entities that are gone or out of sight."""
+        return steps_to(self.features(obs), self.cell)
+
+    def reached(
+        self,
+        before: Float[Array, "*rows agent obs"],
+        after: Float[Array, "*rows agent obs"],
+        reward: Float[Array, "*rows agent"],
+        playing: Bool[Array, "*rows agent"],
+    ) -> Int[Array, "*rows agent"]:
+        """The entity that each agent reached in a step; -1: none.
+
+        It vanished within a step of an agent whose reward is not zero.
+        """
+        gone = self.there(before).any(-2) & ~self.there(after).any(-2)
+        far = self.distance(before)
+        hit = gone[..., None, :] & (far <= 1) & (reward != 0)[..., None] & playing[..., None]
+        nearest = jnp.where(hit, far, jnp.inf).argmin(-1)
+        return jnp.where(hit.any(-1), nearest, -1)
