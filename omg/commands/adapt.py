@@ -65,6 +65,10 @@ class CoPlayers(NamedTuple):
     goals: tuple[tuple[Any, ...], ...] = ()
     """For the scripted policy in each other seat the function from its observation to its goal; None: it has none."""
 
+    def numbers_of(self, known: Sequence[Any]) -> list[list[int]] | None:
+        """Whose goals they are, as `Adaptation.play` asks for them."""
+        return [[known.index(goal) if goal in known else -1 for goal in team] for team in self.goals] or None
+
     def only(self, *places: int) -> CoPlayers:
         def at(x: tuple[Any, ...]) -> tuple[Any, ...]:
             return tuple(x[i] for i in places) if x else ()
@@ -102,9 +106,14 @@ def adapt(found: checkpoints.Checkpoint, config: dict[str, Any], folder: Path) -
                 f"--oracle_goals is for agents with beliefs over the environment's goals (hop), not {player.name}."
             )
         apart = [others.only(i) for others in everyone for i in range(len(others.names))]
-        everyone = [others for others in apart if others.goals and len({*others.goals[0]} - {None}) == 1]
+        # One oracle serves all seats.
+        everyone = [others for others in apart if others.goals and len({*others.goals[0]}) == 1]
+        everyone = [others for others in everyone if others.goals[0][0] is not None]
         if not everyone:
-            raise UserError(f"--oracle_goals needs scripted co-players with goals: those of {' or '.join(REPLIES)}.")
+            raise UserError(
+                f"--oracle_goals needs the same scripted policy with a goal in all other seats: those of "
+                f"{' or '.join(REPLIES)} have some."
+            )
     elif not few_launches():
         # On the CPU one after the other: short episodes do not wait for long ones.
         everyone = [others.only(i) for others in everyone for i in range(len(others.names))]
@@ -113,24 +122,26 @@ def adapt(found: checkpoints.Checkpoint, config: dict[str, Any], folder: Path) -
     agents = jax.tree.map(lambda *x: jnp.stack(x), *player.params)
     keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(jax.random.key(int(config["seed"])), jnp.arange(seeds))
     programs: dict[Any, Adaptation] = {}
+    known = [*dict.fromkeys(goal for others in everyone for team in others.goals for goal in team if goal is not None)]
     with ProgressReport(f"{player.name} adapts", len(everyone), unit="types of co-players") as progress:
         for i, others in enumerate(everyone):
             mac = HopMAC(env, config, oracle=others.goals[0][0]) if s.oracle_goals else player.mac
             # Scripted policies share a program, unless the agent has the oracle of one of them.
-            of = (id(others.group.mac), others.names if others.goals else len(others.names))
+            of = (id(others.group.mac), others.names if s.oracle_goals else len(others.names))
             if of not in programs:
                 programs[of] = Adaptation(
                     env, mac, others.group.mac, encounters, s.adapt_episodes, others.friendly, len(others.names),
-                    seeds, s.same_boards, others.goals,
+                    seeds, s.same_boards, known,
                 )  # fmt: skip
-            results |= dict(zip(others.names, programs[of].play(agents, others.group.policies, keys), strict=True))
+            played = programs[of].play(agents, others.group.policies, keys, others.numbers_of(known))
+            results |= dict(zip(others.names, played, strict=True))
             progress.update(i + 1)
             progress.line()
     make_folder(folder)
     summary = {name: summarise(env, adapted) for name, adapted in results.items()}
-    show(f"{player.name} on {config['env_config']}", summary)
     write(folder / "adaptation.csv", results, found.manifest["seeds"])
     draw(folder / "adaptation.png", results, f"{player.name} on {config['env_config']}")
+    show(f"{player.name} on {config['env_config']}", summary)
     write_text(folder / "config.yaml", yaml.safe_dump(dict(config), sort_keys=False))
     if config.get("save_replay"):
         last, key = everyone[-1].only(len(everyone[-1].names) - 1).group, jax.random.key(int(config["seed"]))

@@ -85,13 +85,13 @@ def pretrain_goals(config: dict[str, Any]) -> Path:
     """Collects trajectories (or reads them), trains a VAE of events, chooses goals in its latent space."""
     env = make_env(config)
     g, s = fill(GoalSettings, config), fill(VAESettings, config)
+    card = card_of("goals", env.spec, config)
     if s.trajectories:
         played = goal_learning.read(Path(s.trajectories), env.spec)
     else:
         pool = open_pool(config)
         groups = pool.groups(env.spec, pool.ids(["train"]))
         played = goal_learning.play(env, groups, s.vae_episodes, int(config["seed"]))
-    card = card_of("goals", env.spec, config)
     if g.goal_form == "slots":
         types, found = learn_types(env.spec, *played)
         return save("goals", types, card, config, s, [], found)

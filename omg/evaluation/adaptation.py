@@ -66,9 +66,9 @@ class Adaptation:
     def __init__(
         self, env: MultiAgentEnv, focal: Any, others: Any, encounters: int, episodes: int, friendly: int = -1,
         types: int = 1, seeds: int = 1, same_boards: bool = False,
-        goals: Sequence[Sequence[Callable[[Array], Array] | None]] = (),
+        goals: Sequence[Callable[[Array], Array]] = (),
     ):  # fmt: skip
-        """`goals` gives for each type the true goals of the co-players 1, 2, … places after the agent, if known."""
+        """`goals` map a scripted co-player's observation to its true goal; `play` says whose they are."""
         n = env.spec.n_agents
         self.env, self.focal, self.episodes, self.types, self.n_seeds = env, focal, episodes, types, seeds
         self.friendly = friendly
@@ -93,13 +93,17 @@ class Adaptation:
         self.seats = jnp.repeat(jnp.arange(n), types * self.envs)
         self.compiled = jax.jit(self._play)
 
-    def play(self, agents: Any, others: Any, keys: Array) -> list[list[Adapted]]:
+    def play(
+        self, agents: Any, others: Any, keys: Array, whose: Sequence[Sequence[int]] | None = None
+    ) -> list[list[Adapted]]:
         """For every type of co-player, every seed's encounters.
 
-        `agents` and `keys` have a leading seed axis; `others`, the policies in all other seats, one over types.
+        `agents` and `keys` have a leading seed axis; `others`, the policies in all other seats, one over types. For
+        each type `whose` names the goals of the co-players 1, 2, … places after the agent by their number (-1: none).
         """
         n = self.env.spec.n_agents
-        numbers = {name: np.asarray(x) for name, x in self.compiled(agents, others, keys).items()}
+        named = jnp.full((self.types, n - 1), -1) if whose is None else jnp.array(whose)
+        numbers = {name: np.asarray(x) for name, x in self.compiled(agents, others, keys, named).items()}
 
         def of(x: np.ndarray, i: int, seed: int) -> np.ndarray:
             """`[episode, seed, seat × type × env, …]` to `[episode, encounter, …]`."""
@@ -111,7 +115,7 @@ class Adaptation:
             for i in range(self.types)
         ]
 
-    def _play(self, agents: Any, others: Any, keys: Array) -> dict[str, Array]:
+    def _play(self, agents: Any, others: Any, keys: Array, whose: Array) -> dict[str, Array]:
         policies = jax.tree.map(lambda x: jnp.broadcast_to(x, (self.n_seeds, *x.shape)), others)
         team = TeamPolicies(agents, (policies,))
         start = jax.vmap(lambda one: self.mac.init_memory(one, self.runner.batch_size))(team)
@@ -126,7 +130,7 @@ class Adaptation:
             t_env = jnp.zeros(self.n_seeds, jnp.int32)
             played, stats, memory, _ = self.runner.play(team, t_env, fresh, True, prior=given)
             assert played is not None
-            numbers = jax.vmap(self._measure)(played, stats)
+            numbers = jax.vmap(lambda batch, of: self._measure(batch, of, whose))(played, stats)
             if self.models:
                 prior = jax.vmap(self.focal.next_prior)(memory.trained)
             elif self.carries:
@@ -142,7 +146,7 @@ class Adaptation:
         carried = self.focal.carried(agent, refine(marked, self.env.spec.n_agents))
         return jnp.moveaxis(carried, 1, 0).reshape(prior.shape)
 
-    def _measure(self, played: EpisodeBatch, stats: Any) -> dict[str, Array]:
+    def _measure(self, played: EpisodeBatch, stats: Any, whose: Array) -> dict[str, Array]:
         env, n, seats = self.env, self.env.spec.n_agents, self.seats
         own = jnp.take_along_axis(stats.agent_returns, seats[:, None], 1)[:, 0]
         numbers = {"focal_return": own, "team_return": env.spec.team_reward(stats.agent_returns)}
@@ -179,8 +183,8 @@ class Adaptation:
         numbers["type_belief"] = at_points(in_type, type_after, labelled)
         numbers["steps_to_half"] = steps_to_half(in_goal, labelled)
         # Learned goals have no true ones to compare with.
-        if self.focal.space is None and any(goal is not None for team in self.goals for goal in team):
-            goal = self._true_goals(played)
+        if self.focal.space is None and self.goals:
+            goal = self._true_goals(played, whose)
             same = models.type_of == models.type_of[goal][..., None]
             for name, of in (("true_belief", jax.nn.one_hot(goal, models.n_goals)), ("true_type_belief", same)):
                 before, after = (
@@ -190,17 +194,16 @@ class Adaptation:
         numbers["inferred"] = _mean(played["inferred"][:, :-1].astype(jnp.float32), playing, (1, 2))
         return numbers
 
-    def _true_goals(self, played: EpisodeBatch) -> Int[Array, "batch time agent"]:
+    def _true_goals(self, played: EpisodeBatch, whose: Int[Array, "type other"]) -> Int[Array, "batch time agent"]:
         """The goals of scripted co-players at every step; -1: none is known."""
-        obs = played.obs[:, :-1]
-        known = dict.fromkeys(goal for team in self.goals for goal in team if goal is not None)
-        each = [jnp.full(obs.shape[:-1], -1), *(jax.vmap(jax.vmap(jax.vmap(goal)))(obs) for goal in known)]
-        place = [[0 if goal is None else 1 + [*known].index(goal) for goal in (None, *team)] for team in self.goals]
-        # Rows are seats × types × environments; a column is so many places after the agent's seat.
-        of_row = jnp.tile(jnp.repeat(jnp.arange(self.types), self.envs), self.env.spec.n_agents)
-        after = (jnp.arange(self.env.spec.n_agents) - self.seats[:, None]) % self.env.spec.n_agents
-        which = jnp.array(place)[of_row[:, None], after]
-        return jnp.take_along_axis(jnp.stack(each, -1), which[:, None, :, None], -1)[..., 0]
+        obs, n = played.obs[:, :-1], self.env.spec.n_agents
+        each = [jax.vmap(jax.vmap(jax.vmap(goal)))(obs) for goal in self.goals]
+        # Rows are seats × types × environments; a column is so many places after the agent's seat. The agent has none.
+        of_row = jnp.tile(jnp.repeat(jnp.arange(self.types), self.envs), n)
+        after = (jnp.arange(n) - self.seats[:, None]) % n
+        which = jnp.pad(whose, ((0, 0), (1, 0)), constant_values=-1)[of_row[:, None], after]
+        known = jnp.take_along_axis(jnp.stack(each, -1), jnp.maximum(which, 0)[:, None, :, None], -1)[..., 0]
+        return jnp.where(which[:, None] >= 0, known, -1)
 
 
 def last_type(reached: Array, types: Array) -> Array:

@@ -13,11 +13,16 @@ from omg.envs.multiagentenv import Spec
 from omg.utils.settings import UserError
 
 
+def beside(distance: Float[Array, "*rows"]) -> Bool[Array, "*rows"]:
+    """At most one step away; distances are rounded multiples of a cell."""
+    return distance < 1.5
+
+
 class Entities:
     """The entities in an observation, and the agent that observes them."""
 
     def __init__(self, spec: Spec):
-        if not spec.agents_in_obs:
+        if spec.agents_in_obs not in [name for name, _ in spec.obs_layout]:
             raise UserError(
                 f"goal_form=slots reads entities from the layout of observations, and {spec.name} gives none "
                 "(obs_layout, agents_in_obs): choose another goal_form."
@@ -34,7 +39,7 @@ class Entities:
                     group_of.append(group)
             place += math.prod(shape)
         self.n, self.own = len(places), own
-        self.places = np.array(places).reshape(-1, 3)
+        self.places = np.array(places, int).reshape(-1, 3)
         self.group_of = np.array(group_of)
         self.cell = spec.obs_storage.scale
 
@@ -62,6 +67,6 @@ class Entities:
         """
         gone = self.there(before).any(-2) & ~self.there(after).any(-2)
         far = self.distance(before)
-        hit = gone[..., None, :] & (far <= 1) & (reward != 0)[..., None] & playing[..., None]
+        hit = gone[..., None, :] & beside(far) & (reward != 0)[..., None] & playing[..., None]
         nearest = jnp.where(hit, far, jnp.inf).argmin(-1)
         return jnp.where(hit.any(-1), nearest, -1)

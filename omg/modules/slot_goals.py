@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from omg.envs.grid import GOAL_SIZE
 from omg.envs.multiagentenv import MultiAgentEnv, Spec
-from omg.modules.entities import Entities
+from omg.modules.entities import Entities, beside
 from omg.modules.goal_sets import Event
 from omg.utils.settings import UserError
 
@@ -83,10 +83,11 @@ def learn_types(
     if not len(episode):
         raise UserError("nobody reached anything in this play: collect more (--vae_episodes), or from members that do.")
     entity = reached[episode, time, agent]
-    beside = np.asarray(found.distance(before) <= 1)[episode, time, :, entity].sum(-1) - 1
+    near = np.asarray(beside(found.distance(before))) & playing[:, :steps, :, None]
+    company = near[episode, time, :, entity].sum(-1) - 1
     own, mean = reward[episode, time, agent], reward[episode, time].mean(-1)
     groups = found.group_of[entity][:, None] == np.unique(found.group_of)
-    rows = np.column_stack([groups, beside, own, own - mean]).astype(float)
+    rows = np.column_stack([groups, company, own, own - mean]).astype(float)
     rows = (rows - rows.mean(0)) / np.maximum(rows.std(0), 1e-6)
     types = _alike(rows, entity, found.group_of)
     of_event = types[entity]

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from omg.commands.adapt import mixtures, only_some, scripted_co_players
+from omg.commands.adapt import mixtures, only_some, scripted_co_players, show, summarise
 from omg.controllers import BasicMAC, HopMAC
 from omg.controllers.scripted_controller import ReciprocalMAC, ScriptedMAC
 from omg.envs import make
@@ -101,9 +101,9 @@ def test_beliefs_of_several_agents_about_several_types_of_co_players(hunt):
     policies = [SCRIPTED["stag_hunt"][name](hunt.spec) for name in ("always_stag", "always_hare")]
     mac = HopMAC(hunt, {"simulations": 2, "goal_draws": 1, "hop_hidden_dim": 4, "hop_alpha": 0.7})
     agents = jax.jit(jax.vmap(mac.init_params))(keys(2))
-    goals = [[policy.goal] * 3 for policy in policies]
+    goals = [policy.goal for policy in policies]
     program = Adaptation(hunt, mac, ReciprocalMAC(hunt.spec, *policies), 8, 3, types=2, seeds=2, goals=goals)
-    met = program.play(agents, in_all_seats([0, 0], [1, 1]), keys(2))
+    met = program.play(agents, in_all_seats([0, 0], [1, 1]), keys(2), [[0, 0, 0], [1, 1, 1]])
     for number, seeds in enumerate(met):
         for one in seeds:
             assert one.goal_belief.shape == (3, 8, POINTS)
@@ -118,6 +118,13 @@ def test_beliefs_of_several_agents_about_several_types_of_co_players(hunt):
                 np.testing.assert_allclose(first[1], 0.7 * 0.475 + 0.3, atol=2e-3, err_msg="all caught a hare")
                 np.testing.assert_allclose(first[2], 0.7 * first[1] + 0.3, atol=2e-3)
     assert not np.array_equal(met[0][0].goal_belief, met[0][1].goal_belief), "two seeds differ"
+    # A co-player without a goal has the same rows in the table, without numbers.
+    unknown = program.play(agents, in_all_seats([0, 0], [1, 1]), keys(2), [[0, 0, 0], [-1, -1, -1]])
+    summary = {name: summarise(hunt, seeds) for name, seeds in zip(("stag", "random"), unknown, strict=True)}
+    row = "belief in the true goal, halfway"
+    assert np.isfinite(summary["stag"][row].mean)
+    assert np.isnan(summary["random"][row].mean)
+    show("hop", summary)
 
 
 def test_scripted_co_players_share_a_controller(hunt):
@@ -158,6 +165,7 @@ def test_a_team_has_one_policy_in_each_seat(hunt):
     assert pairs.tolist() == [[0, 0], [1, 1], [1, 1]]
     stag, hare = (everyone.goals[i][0] for i in range(2))
     assert everyone.goals[2] == (stag, hare, hare)
+    assert everyone.numbers_of([hare, stag])[2] == [1, 0, 0]
     focal = ScriptedMAC(hunt.spec, SCRIPTED["stag_hunt"]["always_stag"](hunt.spec))
     program = Adaptation(hunt, focal, everyone.group.mac, 16, 1, types=3)
     met = program.play(None, everyone.group.policies, keys())[2][0]

@@ -11,7 +11,7 @@ from omg.components.episode_buffer import make_scheme
 from omg.controllers import HopMAC
 from omg.controllers.scripted_controller import ScriptedMAC
 from omg.envs import make
-from omg.modules.entities import Entities
+from omg.modules.entities import Entities, beside
 from omg.modules.slot_goals import SlotGoals, SlotSpace, learn_types
 from omg.opponents import REGISTRY as SCRIPTED
 from omg.runners import VectorRunner
@@ -66,6 +66,19 @@ def test_entities_are_the_goals_that_the_environment_would_name(play):
     agree = np.asarray(found) == reached
     assert agree[reached >= 0].mean() > 0.97
     assert agree[playing].mean() > 0.99
+
+
+@pytest.mark.parametrize("size", [5, 6, 7, 10, 12])
+def test_neighbours_are_one_step_apart_on_every_board(size):
+    """Cells are fractions of the board, which are rounded."""
+    env = make("stag_hunt", grid_size=size, hunters=1, hares=1, stags=0)
+    obs = np.zeros((size, 2, env.spec.obs_size), np.float32)
+    row = np.arange(size, dtype=np.float32) * np.float32(1 / size)
+    obs[:, 0, 0], obs[:, 0, 3], obs[:, 0, 5] = row, np.roll(row, -1), 1 / size
+    obs[:, 1, 0], obs[:, 1, 3], obs[:, 1, 5] = row, np.roll(row, -2), 1 / size
+    near = np.asarray(beside(Entities(env.spec).distance(jnp.asarray(obs))))[..., 0]
+    assert near[:-1, 0].all()
+    assert not near[:-2, 1].any(), "two steps away"
 
 
 def test_types_are_what_it_pays_to_reach_something(play):
