@@ -7,6 +7,7 @@ artifact was made for. `find` returns the newest one with the card that an exper
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -193,8 +194,8 @@ def _plus(wanted: Card, kind: ArtifactType) -> str:
 def _changed(kind: ArtifactType, config: Mapping[str, Any]) -> str:
     """Settings that differ from their defaults, as command-line options, so that what is made fits."""
     usual: dict[str, Any] = {"pool": None, "obs_is_state": False, "vae_latent_dim": 64, "vae_hidden_dim": 128}
-    usual |= {"local_results_path": "results", "goal_form": "state_time_reward", "n_goal_clusters": 12}
-    usual |= {"goal_choice": "clustered", "goal_latent_dim": 8, "goal_window": 5}
+    usual |= {"local_results_path": "results"}
+    usual |= {f.name: f.default for f in fields(GoalSettings) if f.name.startswith(("goal_", "n_goal_"))}
     return "".join(f" --{key}={config[key]}" for key, value in usual.items() if config.get(key, value) != value)
 
 

@@ -59,14 +59,14 @@ class Spec:
     """A lossless compact format of observations in the replay buffer."""
     state_storage: Storage = PLAIN
     obs_layout: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    """Names and shapes of the components of an observation, in order. Scripted policies use it; may be empty."""
+    """Names and shapes of the components of an observation, in order, for scripted policies and HOP+; may be empty."""
     agents_in_state: tuple[tuple[int, ...], ...] = ()
     """For every agent the places in the global state that describe it alone. OMG+ learns with it; may be empty."""
     agents_in_obs: str = ""
     """The component of `obs_layout` that lists the agents, the observing one first; the other tables list entities.
 
     An entity's row begins with its cell (row and column) and ends with its presence (0: gone or out of sight). HOP+
-    with `goal_form: slots` learns with it; may be empty.
+    learns with it; may be empty.
     """
 
     def team_reward(self, reward: Float[Array | np.ndarray, "*axes agent"]) -> Float[Array, "*axes"]:

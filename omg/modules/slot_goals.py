@@ -29,7 +29,7 @@ class SlotSpace(eqx.Module):
 
 
 class SlotGoals:
-    """Every entity is a goal, open as long as somebody sees it."""
+    """Every entity is a goal. It is open while the observation of at least one agent contains it."""
 
     window = 0
     exclusive = True
@@ -81,7 +81,10 @@ def learn_types(
     )
     episode, time, agent = np.nonzero(reached >= 0)
     if not len(episode):
-        raise UserError("nobody reached anything in this play: collect more (--vae_episodes), or from members that do.")
+        raise UserError(
+            "no agent reached an entity in these episodes: collect more (--vae_episodes), or from members that earn "
+            "rewards."
+        )
     entity = reached[episode, time, agent]
     near = np.asarray(beside(found.distance(before))) & playing[:, :steps, :, None]
     company = near[episode, time, :, entity].sum(-1) - 1
@@ -100,7 +103,10 @@ def learn_types(
 def _alike(
     rows: Float[np.ndarray, "event feature"], entity: Int[np.ndarray, " event"], group_of: Int[np.ndarray, " entity"]
 ) -> Int[np.ndarray, " entity"]:
-    """The type of every entity: the first one whose mean event is near its own; if nobody reached it, its group's."""
+    """The goal type of every entity. Entities have the same type if the means of their events are close.
+
+    An entity without events has the type of its group.
+    """
     types = np.full(len(group_of), -1)
     first: list[np.ndarray] = []
     for e in np.unique(entity):

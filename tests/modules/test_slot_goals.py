@@ -92,11 +92,10 @@ def test_types_are_what_it_pays_to_reach_something(play):
         assert len(set(np.asarray(space.types).tolist())) == 1
 
 
+@pytest.mark.parametrize("play", ["stag_hunt"], indirect=True)
 def test_types_without_names_of_groups(play):
     """Hares and the stag in one table: what they pay tells them apart."""
     env, obs, reward, playing, _ = play
-    if env.spec.name != "stag_hunt":
-        pytest.skip("one table anyway")
     (hunters, (_, (hares, width)), (_, (stags, _)), time) = env.spec.obs_layout
     spec = replace(env.spec, obs_layout=(hunters, ("prey", (hares + stags, width)), time))
     space, _ = learn_types(spec, obs, reward, playing)
@@ -105,7 +104,7 @@ def test_types_without_names_of_groups(play):
 
 def test_play_in_which_nothing_is_reached_is_refused(play):
     env, obs, reward, playing, _ = play
-    with pytest.raises(UserError, match="nobody reached anything"):
+    with pytest.raises(UserError, match="no agent reached an entity"):
         learn_types(env.spec, obs, 0 * reward, playing)
     with pytest.raises(UserError, match="choose another goal_form"):
         Entities(replace(env.spec, agents_in_obs=""))
