@@ -25,6 +25,7 @@ from omg.modules.critics import REGISTRY as critic_REGISTRY
 from omg.modules.mixers import REGISTRY as mixer_REGISTRY
 from omg.opponents.generators import GeneratorSettings
 from omg.opponents.pool import PoolSettings
+from omg.opponents.scripted import rule_of
 from omg.opponents.seating import SPLITS_OF, SeatingSettings, seat
 from omg.runners import REGISTRY as r_REGISTRY
 from omg.runners import HostRunner, PolicyGroup, TeamRunner, focal_scheme
@@ -244,6 +245,8 @@ def make_learner(
         # One network for each seat learns in its seat: from the focal agent's steps, which sits in all of them.
         group = (0,)
     mac.group = group
+    if name := config.get("rule_policy"):
+        mac.rule = rule_of(env.spec, str(name))
     return make(env.spec, mac, config, focal, found)
 
 

@@ -109,7 +109,7 @@ def test_partners_and_bounds_of_the_zoo_are_used_instead_of_new_ones(folder, tmp
     assert {seed for _, seed in shipped} == {0}
     # The agent that ships is the first seed, in half precision, without what only training needs.
     packed = checkpoints.find_model(tmp_path / "zoo/small/agents/base")
-    assert set(packed.manifest["files"]) == {"agent.safetensors", "critic.safetensors"}
+    assert set(packed.manifest["files"]) == {"agent.safetensors"}
     ours = load_file(packed.file("agent.safetensors"))
     theirs = load_file(checkpoints.find_model(made / "base").file("agent.safetensors"))
     assert all(np.allclose(ours[name], theirs[name][0], rtol=1e-3, atol=1e-6) for name in theirs)

@@ -217,6 +217,7 @@ OTHER_VERBS = {
     "no scripted policies": (["--config=hop", "--env-config=coin_game", "--pool=rules"], "no scripted policies"),
     "goals not learned yet": (["--config=hop_plus", "--env-config=stag_hunt"], "omg pretrain --config=hop_plus"),
     "planning in Python": (["--config=hop", "--env-config=pettingzoo"], "plans in the compiled environment"),
+    "planning under partial sight": (["--config=hop", "--env_args.sight=2"], "--plan_from_state=true"),
     "a search without simulations": (["--config=hop", "--env-config=stag_hunt", "--simulations=0"], "1 or more"),
     "a planner that does not plan": (["--config=iql", "--mac=hop_mac"], "do not go together"),
     "a team learner and a pool": (["--config=vdn", "--pool=rules"], "seat a group that learns together"),

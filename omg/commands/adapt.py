@@ -199,10 +199,12 @@ def scripted_co_players(env: MultiAgentEnv, names: Sequence[str]) -> CoPlayers:
     policies = scripted_REGISTRY[env.spec.name]
     replies = REPLIES.get(env.spec.name, ())
     teams = [name.split("+") if "+" in name else [name] * (env.spec.n_agents - 1) for name in names]
-    single = dict.fromkeys(name for name in (*(n for team in teams for n in team), *replies) if name != TIT_FOR_TAT)
+    # In a repeated matrix game tit-for-tat is a policy within an episode.
+    across = TIT_FOR_TAT if replies else None
+    single = dict.fromkeys(name for name in (*(n for team in teams for n in team), *replies) if name != across)
     made = {name: policies[name](env.spec) for name in single}
     place = {name: i for i, name in enumerate(made)}
-    pairs = [[[place[r] for r in (replies if n == TIT_FOR_TAT else (n, n))] for n in team] for team in teams]
+    pairs = [[[place[r] for r in (replies if n == across else (n, n))] for n in team] for team in teams]
     group = PolicyGroup(ReciprocalMAC(env.spec, *made.values()), jnp.array(pairs, jnp.int32), tuple(range(len(names))))
     goals = tuple(tuple(getattr(made.get(n), "goal", None) for n in team) for team in teams)
     # Cooperation is the highest goal type: a stag, or any drift.
@@ -229,7 +231,8 @@ def summarise(env: MultiAgentEnv, seeds: Sequence[Adapted]) -> dict[str, Estimat
         "gain of the last quarter": over([s.focal_return[late:].mean(0) - s.focal_return[0] for s in seeds]),
         "team return, last quarter": over([s.team_return[late:].mean(0) for s in seeds]),
     }
-    for goal_type in sorted(set(env.goal_types)):
+    # Strategies of a repeated game are too many for a table.
+    for goal_type in sorted(set(env.goal_types)) if env.exclusive_goals else ():
         numbers[f"reached goal type {goal_type}"] = over([(s.goal_type == goal_type).mean(0) for s in seeds])
     if seeds[0].action_accuracy is not None:
         half = POINTS // 2

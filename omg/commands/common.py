@@ -119,8 +119,9 @@ def load_player(found: checkpoints.Checkpoint, env: MultiAgentEnv, config: Mappi
     config = dict(config or found.manifest["config"])
     learner = make_learner(env, config, found)
     state = jax.eval_shape(learner.init, jax.random.key(0))
-    # A critic values candidate subgoals in evaluations, although it does not act.
-    names = [name for name in state.params if name in learner.acting(state) or name == "critic"]
+    # A critic does not act, but evaluations ask it for the values of candidate subgoals.
+    also = ["critic"] if learner.mac.needs else []
+    names = [name for name in state.params if name in (*learner.acting(state), *also)]
     seeds = len(found.manifest["seeds"])
 
     def like(tree: Any) -> Any:
@@ -128,7 +129,7 @@ def load_player(found: checkpoints.Checkpoint, env: MultiAgentEnv, config: Mappi
             return tree
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct((seeds, *x.shape), x.dtype), tree)
 
-    params = {name: checkpoints.load(found, name, like(state.params[name])) for name in names if name != "mixer"}
+    params = {name: checkpoints.load(found, name, like(state.params[name])) for name in names}
     params = jax.tree.map(jnp.asarray, params)
     each = [params] if seeds == 1 else [jax.tree.map(lambda x, i=i: x[i], params) for i in range(seeds)]
     return Player(str(config["name"]), learner.mac, each, config, learner.artifacts.get("vae"))

@@ -6,7 +6,7 @@ they can be trained, frozen or stacked. Memory is a pytree that the caller carri
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import jax
@@ -40,6 +40,9 @@ class Controller:
     """Every seat has a network of its own."""
     group: tuple[int, ...] = (0,)
     """With frozen partners: the agents that learn together, as places after the focal one, which is the first."""
+
+    rule: Callable[..., Array] | None = None
+    """The scripted policy `rule_policy`, which acts until planning takes over."""
 
     spec: Spec
 

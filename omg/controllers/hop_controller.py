@@ -20,20 +20,21 @@ from omg.components.action_selectors import UNAVAILABLE
 from omg.components.beliefs import across, close, spread, within
 from omg.components.episode_buffer import Field, Scheme, pick
 from omg.controllers.base import Controller, Params, uniform_over
+from omg.controllers.hand_over import HandOverSettings, by_rule, plans_now
 from omg.controllers.hop_planning import Planner, PlanningSettings
 from omg.envs.multiagentenv import MultiAgentEnv, Timestep
 from omg.modules.co_player import CoPlayerModel
 from omg.modules.goal_sets import EnvGoals, Event, GoalSet, GoalSettings, GoalSpace, LearnedGoals
 from omg.modules.hop_models import HopModels
 from omg.modules.slot_goals import SlotGoals, SlotSpace
-from omg.utils.settings import fill, setting
+from omg.utils.settings import UserError, fill, setting
 
 PRIOR_OF_NONE = 0.05
 """Prior probability that an unknown co-player pursues no particular goal."""
 
 
 @dataclass(frozen=True)
-class HopSettings(PlanningSettings, GoalSettings):
+class HopSettings(PlanningSettings, GoalSettings, HandOverSettings):
     hop_beta: float = setting(20.0, "inverse temperature of the Boltzmann distribution over action values", low=0)
     hop_hidden_dim: int = setting(64, "hidden units of HOP's networks", above=0)
     goal_memory: Literal["types", "preferences"] = setting(
@@ -55,6 +56,7 @@ class HopSettings(PlanningSettings, GoalSettings):
     inter_belief: bool = setting(True, "false: every episode starts from the same belief")
     intra_belief: bool = setting(True, "false: beliefs do not change within an episode")
     use_goals: bool = setting(True, "false: the action model of co-players is not conditioned on goals")
+    plan_from_state: bool = setting(False, "plan also where agents see only a part of the state, as if they saw all")
     test_greedy: bool = setting(True, "act greedily in tests")
 
 
@@ -97,6 +99,11 @@ class HopMAC(Controller):
         """`oracle` maps a co-player's observation to the goal it pursues; it replaces inference in comparisons."""
         self.env, self.spec, self.space, self.oracle = env, env.spec, space, oracle
         s = self.settings = fill(HopSettings, config)
+        if env.spec.partial and not s.plan_from_state:
+            raise UserError(
+                f"in {env.spec.name} agents see only a part of the state here, and HOP searches in the whole: "
+                "--plan_from_state=true allows it (then HOP knows more than the others)."
+            )
         goals: GoalSet = EnvGoals(env)
         if isinstance(space, SlotSpace):
             goals = SlotGoals(env, space)
@@ -170,10 +177,11 @@ class HopMAC(Controller):
         if seats is None:
             seats = jnp.broadcast_to(jnp.arange(n), (batch, n))
         k_plan, k_act = jax.random.split(key)
+        given, seen = seen.obs, self.own_first(seen)
         memory = self._begin(memory, seen)
         belief = memory.belief
         if self.oracle is not None:
-            belief = jax.nn.one_hot(jax.vmap(jax.vmap(self.oracle))(seen.obs), self.models.n_goals)
+            belief = jax.nn.one_hot(jax.vmap(jax.vmap(self.oracle))(given), self.models.n_goals)
         planned = self.planner.plan(params, seen, belief, memory.t, seats, env_state, k_plan, bool(test_mode))
         avail = jnp.take_along_axis(seen.avail_actions, seats[..., None], 1)
         logits, of_sample = (
@@ -181,6 +189,9 @@ class HopMAC(Controller):
         )
         greedy = test_mode and self.settings.test_greedy
         actions = logits.argmax(-1) if greedy else jax.random.categorical(k_act, logits)
+        if self.rule is not None:
+            planning = plans_now(self.settings, belief, seen.alive, seats, t_env, bool(test_mode))
+            actions = jnp.where(planning, actions, by_rule(self.rule, given, avail, seats, k_act))
         rows = jnp.arange(batch)[:, None]
         # The policy is learned for the goals that the search assumed.
         search = jnp.zeros_like(memory.search).at[rows, seats].set(jax.nn.softmax(of_sample, -1))
@@ -198,6 +209,7 @@ class HopMAC(Controller):
         running: Bool[Array, " batch"],
     ) -> tuple[HopMemory, dict[str, Array]]:
         """Bayes' rule for every agent and goal, b(g) ∝ b(g)·π_ω(a | s, g), over the goals that are still open."""
+        seen, shown = self.own_first(seen), self.own_first(shown)
         s, m, obs = self.settings, self.models, seen.obs.astype(jnp.float32)
         memory = self._begin(memory, seen)
         near = seen.alive & self._near(obs)
@@ -243,6 +255,9 @@ class HopMAC(Controller):
             window=window,
         )
         return memory, record
+
+    def own_first(self, seen: Timestep) -> Timestep:
+        return seen._replace(obs=self.env.own_first(seen.obs))
 
     def _by_types(self, memory: HopMemory, posterior: Array, is_open: Array, reached: Array) -> Array:
         """The belief after some goals closed or were reached."""

@@ -135,6 +135,7 @@ class Planner:
         rows = jnp.arange(action.shape[0])
         joint = joint.at[rows, seat].set(action)
         env_state, seen = jax.vmap(self.env.step)(node.env_state, joint, jax.random.split(k_env, len(rows)))
+        seen = seen._replace(obs=self.env.own_first(seen.obs))
         is_open = self.open_goals(env_state, seen.obs)
         goals = jnp.where(seen.alive, self.resample(node.goals, is_open, k_goals), self.models.none)
         after = Node(env_state, seen.obs.astype(jnp.float32), seen.avail_actions, goals, node.t + 1)

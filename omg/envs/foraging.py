@@ -77,8 +77,9 @@ class Foraging(MultiAgentEnv):
         agents = rows_of(3 * s.food, s.players, 3)
         layout = (("food", (s.food, 3)), ("players", (s.players, 3)))
         self.spec = Spec(
-            "foraging", s.players, 6, size, size, s.episode_limit, "mixed", whole, whole, layout, agents, "players"
-        )
+            "foraging", s.players, 6, size, size, s.episode_limit, "mixed", whole, whole, layout, agents, "players",
+            partial=self.sight < s.grid_size - 1,
+        )  # fmt: skip
         self.n_goals, self.goal_size = s.food, GOAL_SIZE
         self.goal_types = (0,) * s.food
         self.goal_names = tuple(str(i + 1) for i in range(s.food))

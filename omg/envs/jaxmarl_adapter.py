@@ -19,6 +19,8 @@ from omg.utils.settings import UserError, choose, convert, nearest
 
 COOPERATIVE = {"MPE_simple_spread_v3", "MPE_simple_reference_v3", "MPE_simple_speaker_listener_v4", "switch_riddle"}
 COOPERATIVE |= {"HeuristicEnemySMAX", "hanabi", "overcooked", "overcooked_v2"}
+SEEN_WHOLE = {"overcooked", "coin_game", "MPE_simple_v3", "MPE_simple_tag_v3", "MPE_simple_spread_v3"}
+"""Games in which every agent sees the whole state."""
 
 PRICE = 20
 """What a soup pays in Overcooked; both cooks may deliver one in the same step."""
@@ -69,6 +71,7 @@ class JaxMARLEnv(MultiAgentEnv):
             name, len(self.agents), n_actions, obs_size, int(np.prod(shape)), _limit(self.game, limit, name),
             check_game_type(game_type or ("cooperative" if name in COOPERATIVE else "mixed")), storage, storage,
             (("kitchen", obs[self.agents[0]].shape),) if self.cooks else (),
+            partial=name not in SEEN_WHOLE,
         )  # fmt: skip
         self.in_action_set = jnp.arange(n_actions) < jnp.array(self.actions)[:, None]
         _try(lambda: jax.eval_shape(self._first_step, jax.random.key(0)), name)

@@ -18,10 +18,13 @@ from PIL import Image, ImageDraw
 
 from omg.envs.grid import COLOURS, LINES, PAPER
 from omg.envs.multiagentenv import GameType, Goals, MultiAgentEnv, Spec, Timestep, rows_of
+from omg.envs.strategies import FIRST, memory_one, situation, table_of
 from omg.utils.settings import UserError, nearest
 
 TEXT, CHOSEN = (60, 60, 60), (250, 226, 160)
 END = -1
+AGREEMENT = 0.8
+"""The fraction of an agent's actions that a strategy must explain to be its strategy."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +49,15 @@ class GameState(NamedTuple):
     round: Int[Array, ""]
     last_actions: Int[Array, " agent"]
     """-1 before the first step."""
+    explained: Int[Array, "agent strategy"]
+    """How many actions of an agent were those of a strategy (no strategy where goals are actions)."""
 
 
 class MatrixGame(MultiAgentEnv):
     """All agents observe the game's state and the last joint action, both one-hot.
 
-    The goals are the actions: an agent reaches a goal by choosing that action.
+    In a repeated game with one state and two actions the goals are strategies of memory one. An agent reaches a goal at
+    the end, if this strategy alone explains most of its actions. In other games the goals are the actions.
     """
 
     Settings = MatrixGameSettings
@@ -79,8 +85,13 @@ class MatrixGame(MultiAgentEnv):
         self.rounds, self.n_states = s.rounds, len(names)
         self.actions = jnp.array(shape)
         size = self.n_states + n * max(shape)
-        self.n_goals = self.goal_size = max(shape)
-        self.goal_types = tuple(range(self.n_goals))
+        repeated = s.rounds > 1 and self.n_states == 1 and set(shape) == {2}
+        known = memory_one() if repeated else {}
+        self.strategies = jnp.array([table_of(code) for code in known.values()], jnp.int32).reshape(-1, FIRST + 1)
+        self.goal_table = self.strategies * 2.0 - 1.0 if repeated else jnp.eye(max(shape))
+        self.n_goals, self.goal_size = self.goal_table.shape
+        self.goal_types, self.goal_names = tuple(range(self.n_goals)), tuple(known)
+        self.exclusive_goals = not repeated
         agents = rows_of(self.n_states, n, max(shape))
         game_type = _game_type(tensors, shared)
         self.spec = Spec("matrix_game", n, max(shape), size, size, limit, game_type, agents_in_state=agents)
@@ -90,7 +101,8 @@ class MatrixGame(MultiAgentEnv):
 
     def reset(self, key: Array) -> tuple[GameState, Timestep]:
         none = jnp.full(self.spec.n_agents, -1, jnp.int32)
-        state = GameState(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32), none)
+        nothing = jnp.zeros((self.spec.n_agents, len(self.strategies)), jnp.int32)
+        state = GameState(jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32), none, nothing)
         return state, self._timestep(state, jnp.zeros(self.spec.n_agents), jnp.zeros((), bool))
 
     def step(self, state: GameState, actions: Int[Array, " agent"], key: Array) -> tuple[GameState, Timestep]:
@@ -102,15 +114,32 @@ class MatrixGame(MultiAgentEnv):
         after = self.next.reshape(self.n_states, -1)[state.at, joint]
         round_over = after == END
         rounds = state.round + round_over
-        new = GameState(jnp.where(round_over, 0, after), rounds, actions.astype(jnp.int32))
+        actions = actions.astype(jnp.int32)
+        explained = state.explained
+        if len(self.strategies):
+            explained += actions[:, None] == self.strategies[:, situation(state.last_actions)].T
+        new = GameState(jnp.where(round_over, 0, after), rounds, actions, explained)
         return new, self._timestep(new, reward, rounds >= self.rounds)
 
     def goals(self, state: GameState) -> Goals:
-        """All actions are open goals; the last action of an agent is the goal it reached."""
-        return Goals(jnp.ones(self.n_goals, bool), state.last_actions)
+        """All goals are always open. An agent reached its last action, or at the end its strategy."""
+        reached = state.last_actions
+        if len(self.strategies):
+            most = state.explained.max(-1)
+            clear = (state.explained == most[:, None]).sum(-1) == 1
+            known = clear & (most >= AGREEMENT * self.rounds) & (state.round >= self.rounds)
+            reached = jnp.where(known, state.explained.argmax(-1), -1)
+        return Goals(jnp.ones(self.n_goals, bool), reached)
 
     def goal_features(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows goal feature"]:
-        return jnp.broadcast_to(jnp.eye(self.n_goals), (*obs.shape[:-1], self.n_goals, self.n_goals))
+        return jnp.broadcast_to(self.goal_table, (*obs.shape[:-1], *self.goal_table.shape))
+
+    def own_first(self, obs: Float[Array, "*rows agent obs"]) -> Float[Array, "*rows agent obs"]:
+        n, a = self.spec.n_agents, self.spec.n_actions
+        last = obs[..., self.n_states :].reshape(*obs.shape[:-1], n, a)
+        agent = jnp.arange(n)[:, None]
+        last = last[..., agent, (agent + jnp.arange(n)) % n, :].reshape(*obs.shape[:-1], n * a)
+        return jnp.concatenate([obs[..., : self.n_states], last], -1)
 
     def render(self, state: GameState) -> Image.Image:
         """The last action of every agent; for two agents in the table of payoffs."""

@@ -68,6 +68,8 @@ class Spec:
     An entity's row begins with its cell (row and column) and ends with its presence (0: gone or out of sight). HOP+
     learns with it; may be empty.
     """
+    partial: bool = False
+    """Whether agents see only a part of the state. HOP refuses to plan there from the whole."""
 
     def team_reward(self, reward: Float[Array | np.ndarray, "*axes agent"]) -> Float[Array, "*axes"]:
         """One reward for the team.
@@ -130,6 +132,8 @@ class MultiAgentEnv:
     """The number of features that describe a goal."""
     goal_names: tuple[str, ...] = ()
     """Labels of the goals in figures."""
+    exclusive_goals: bool = True
+    """Whether who pursues one goal would not take the action that reaches another."""
     seat_colours: tuple[tuple[int, int, int], ...] = ((90, 90, 90),)
     """The colours that `render` gives to the agents, repeated if there are more agents."""
     action_names: tuple[str, ...] = ()
@@ -170,6 +174,13 @@ class MultiAgentEnv:
     def goal_distance(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows goal"]:
         """The agent's distance to every goal; zeros in environments without distances."""
         return jnp.zeros((*obs.shape[:-1], self.n_goals))
+
+    def own_first(self, obs: Float[Array, "*rows agent obs"]) -> Float[Array, "*rows agent obs"]:
+        """The observations of all agents, in each of which the observing agent comes first.
+
+        HOP's networks are shared by all seats and know them only by the observation.
+        """
+        return obs
 
     def render(self, state: Any) -> Image | None:
         """A picture of the environment state, or None if the environment cannot be drawn."""

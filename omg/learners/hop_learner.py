@@ -52,7 +52,8 @@ class HopLearner(Learner):
         self, params: Params, target: Params, batch: EpisodeBatch, t_env: Array, key: Array
     ) -> tuple[Array, Metrics]:
         models, n, s = self.mac.models, self.spec.n_agents, self.settings
-        obs, actions, avail = batch.obs[:, :-1], batch.actions[:, :-1], batch.avail_actions[:, :-1]
+        seen, actions, avail = self.mac.env.own_first(batch.obs), batch.actions[:, :-1], batch.avail_actions[:, :-1]
+        obs = seen[:, :-1]
         filled, alive = batch.filled[:, :-1, None], batch.alive
         acted = filled * alive[:, :-1]
         seats = jnp.broadcast_to(jnp.arange(n), actions.shape)
@@ -87,8 +88,8 @@ class HopLearner(Learner):
         policy_loss = masked_mean(-(search * log_pi).sum(-1), mask)
         reward, goes_on = s.reward_scale * batch.reward[:, :-1], alive[:, 1:] | self.shared_reward
         if s.bootstrap_at_limit:
-            ahead = models.goals_of_others(batch.obs[:, 1:], assumed, seats)
-            _, later = models.policy_value(params["agent"], batch.obs[:, 1:], ahead, batch.avail_actions[:, 1:])
+            ahead = models.goals_of_others(seen[:, 1:], assumed, seats)
+            _, later = models.policy_value(params["agent"], seen[:, 1:], ahead, batch.avail_actions[:, 1:])
             at_limit = jnp.arange(reward.shape[1]) == self.spec.episode_limit - 1
             unfinished = at_limit[:, None] * filled * (1 - batch.terminated[:, :-1, None]) * goes_on
             reward = reward + s.gamma * unfinished * jax.lax.stop_gradient(later)
@@ -115,7 +116,7 @@ class HopLearner(Learner):
         """
         if not self.exclusive_goals:
             return jnp.zeros(())
-        models, obs, actions = self.mac.models, batch.obs[:, :-1], batch.actions[:, :-1]
+        models, obs, actions = self.mac.models, self.mac.env.own_first(batch.obs)[:, :-1], batch.actions[:, :-1]
         reached = batch["reached"][:, :-1].astype(jnp.int32)
         other = (reached + jax.random.randint(key, reached.shape, 1, models.n_goals)) % models.n_goals
         logits = models.co_player_logits(model, obs, models.goal(obs, other), batch.avail_actions[:, :-1])

@@ -69,18 +69,18 @@ class GoalSet(Protocol):
 
 
 class EnvGoals:
-    """The goals that the environment names: prey, drifts, actions."""
+    """The goals that the environment names: prey, drifts, strategies."""
 
     window = 0
-    exclusive = True
 
     def __init__(self, env: MultiAgentEnv):
-        self.env = env
+        self.env, self.exclusive = env, env.exclusive_goals
         self.n, self.size, self.types = env.n_goals, env.goal_size, list(env.goal_types)
-        self.entities, self.entity_size = self.n, self.size
+        # Strategies are goals, but nothing that one could walk to.
+        self.entities, self.entity_size = (self.n, self.size) if self.exclusive else (0, 0)
 
     def surroundings(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows entity way"]:
-        return self.features(obs)
+        return self.features(obs) if self.entities else jnp.zeros((*obs.shape[:-1], 0, 0))
 
     def features(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows goal feature"]:
         return self.env.goal_features(obs) if self.n else jnp.zeros((*obs.shape[:-1], 0, 0))

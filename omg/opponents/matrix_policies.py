@@ -5,7 +5,6 @@ A strategy sees the last joint action; with more than two agents, the others coo
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -15,12 +14,16 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from omg.controllers.scripted_controller import WithMemory
+from omg.envs import strategies
 from omg.envs.multiagentenv import Spec
+from omg.envs.strategies import COOPERATE, DEFECT, FIRST, situation, table_of
 from omg.opponents.grid_policies import random_action
 
-COOPERATE, DEFECT = 0, 1
 FORGIVENESS = 0.3
 """How often generous tit-for-tat cooperates after a defection."""
+
+
+RANDOM_STRATEGIES = 60
 
 
 class Past(NamedTuple):
@@ -67,42 +70,40 @@ def counting(tolerance: int, forgives: bool):
     return of
 
 
-def memory_one(replies: str, first: str):
-    """The replies after CC, CD, DC and DD (the own action first; c cooperates, d defects), and the first action."""
-    table = np.array([letter == "c" for letter in reversed(replies)]).reshape(2, 2)
+def memory_one(goal: int, code: str):
+    """A deterministic strategy of memory one; `goal` is its number among the goals of the game."""
+    table = table_of(code)
+
+    def of(spec: Spec):
+        def policy(obs: Array, avail_actions: Array, seat: Array, key: Array) -> Array:
+            last = obs[-spec.n_agents * spec.n_actions :].reshape(spec.n_agents, spec.n_actions)
+            last_actions = jnp.where((last > 0).any(), last.argmax(-1), -1)
+            return jnp.asarray(table)[situation(last_actions)[seat]]
+
+        if spec.episode_limit > 1:
+            policy.goal = lambda obs: jnp.int32(goal)  # type: ignore[attr-defined]
+        return policy
+
+    return of
+
+
+def stochastic(number: int):
+    """A random strategy of memory one: a probability to cooperate after CC, CD, DC and DD, and in the first round."""
+    chances = np.random.default_rng(number).beta(0.5, 0.5, FIRST + 1)
+    table = chances[:FIRST].reshape(2, 2)
 
     def cooperates(past: Past, chance: Array) -> Array:
-        replied = jnp.asarray(table)[past.mine.astype(int), past.others.astype(int)]
-        return jnp.where(past.first, first == "c", replied)
+        replied = jnp.asarray(table)[1 - past.mine.astype(int), 1 - past.others.astype(int)]
+        return chance < jnp.where(past.first, chances[FIRST], replied)
 
     return strategy(cooperates)
 
 
-def _all_memory_one() -> dict[str, Callable]:
-    """The deterministic strategies of memory one that differ in play from each other and from those with a name."""
-    # Tit-for-tat, suspicious tit-for-tat, win-stay-lose-shift, alternate and grim.
-    named = ("cdcd_c", "cdcd_d", "cddc_c", "ddcc_c", "cddd_c")
-    found: dict[str, Callable] = {}
-    for letters in itertools.product("cd", repeat=4):
-        replies = "".join(letters)
-        # A strategy that cooperates first and after every cooperation of its own never defects, and the reverse.
-        constant = {"c": replies[:2] == "cc", "d": replies[2:] == "dd"}
-        names = [f"{replies}_{first}" for first in "cd" if not constant[first]]
-        found |= {f"memory_one_{name}": memory_one(replies, name[-1]) for name in names if name not in named}
-    return found
-
-
 MATRIX_GAME: dict[str, Callable] = {
     "random": lambda spec: random_action,
-    "always_cooperate": strategy(lambda past, chance: True),
-    "always_defect": strategy(lambda past, chance: False),
-    "tit_for_tat": strategy(lambda past, chance: past.first | past.others),
-    "suspicious_tit_for_tat": strategy(lambda past, chance: past.others & ~past.first),
     "generous_tit_for_tat": strategy(lambda past, chance: past.first | past.others | (chance < FORGIVENESS)),
-    "win_stay_lose_shift": strategy(lambda past, chance: past.first | (past.mine == past.others)),
-    "alternate": strategy(lambda past, chance: past.first | ~past.mine),
-    "grim": counting(0, forgives=False),
     "tit_for_two_tats": counting(1, forgives=True),
     "patient_grim": counting(2, forgives=False),
-    **_all_memory_one(),
+    **{name: memory_one(goal, code) for goal, (name, code) in enumerate(strategies.memory_one().items())},
+    **{f"stochastic_{number}": stochastic(number) for number in range(RANDOM_STRATEGIES)},
 }

@@ -14,10 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from omg.controllers.scripted_controller import WithMemory
 from omg.envs.multiagentenv import Spec
 from omg.opponents.grid_policies import SNOWDRIFT, STAG_HUNT, random_action
 from omg.opponents.matrix_policies import MATRIX_GAME
 from omg.opponents.overcooked_policies import OVERCOOKED
+from omg.utils.settings import UserError, choose
 
 
 def _random(spec: Spec):
@@ -281,6 +283,14 @@ REGISTRY: dict[str, dict[str, Callable]] = {
     "overcooked": OVERCOOKED,
 }
 """Environment → name → a function from the environment's spec to the policy."""
+
+
+def rule_of(spec: Spec, name: str) -> Callable[..., Array]:
+    """The scripted policy of that name, one that decides by the observation alone."""
+    policy = choose(REGISTRY.get(spec.name, {}), name, f"scripted policy of {spec.name}")(spec)
+    if isinstance(policy, WithMemory):
+        raise UserError(f"{name} has a memory of its own: rule_policy must decide by the observation alone.")
+    return policy
 
 
 def name_of(config: Mapping[str, Any]) -> str:

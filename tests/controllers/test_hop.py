@@ -8,6 +8,7 @@ import pytest
 from omg.components.beliefs import close
 from omg.components.episode_buffer import make_scheme
 from omg.controllers import HopMAC
+from omg.controllers.hand_over import HandOverSettings, plans_now
 from omg.controllers.hop_planning import Planner
 from omg.envs import make
 from omg.envs.stag_hunt import Hunt
@@ -341,3 +342,72 @@ def test_a_goal_type_without_goals_has_probability_0():
     after, _ = jax.jit(mac.observe)(params, memory, seen, jnp.array([[0, 0]]), state, seen, jnp.ones(1, bool))
     assert after.complete[0], "a type without goals does not make the set of open types incomplete"
     assert mac.next_prior(after)[0, 1, 0] == 0
+
+
+class KnownStrategies(FixedModels):
+    """Co-players follow the table of the strategy that is their goal: signs after CC, CD, DC, DD, and at first."""
+
+    def co_player_logits(self, model, obs, goal, avail_actions):
+        own, other = obs[..., 1:3], obs[..., 3:5]
+        place = jnp.where(own.sum(-1) > 0, 2 * own[..., 1] + other[..., 1], 4).astype(int)
+        defects = jnp.take_along_axis(goal, place[..., None], -1) > 0
+        return 1e3 * jnp.concatenate([~defects, defects], -1)
+
+
+@pytest.mark.parametrize("seat", [0, 1])
+@pytest.mark.parametrize(("strategy", "plan"), [("tit_for_tat", [0, 0, 0, 1]), ("always_defect", [1, 1, 1, 1])])
+def test_who_knows_the_strategy_of_its_partner_plays_the_best_response(strategy, plan, seat):
+    """A prisoner's dilemma of four rounds. With tit-for-tat: cooperate, and defect in the last round only.
+
+    That earns 4 + 4 + 4 + 5 = 17, and defecting also in the first round 5 + 0 + 4 + 5 = 14.
+    """
+    env = make("matrix_game", payoffs=[[[4, 0], [5, 1]], [[4, 5], [0, 1]]], rounds=4)
+    goal = env.goal_names.index(strategy)
+    mac = mac_with(env, None, KnownStrategies, gamma=0.999, search_depth=4, goal_draws=1)
+    mac.oracle = lambda obs: jnp.int32(goal)
+    act = jax.jit(
+        lambda seen, state, memory: mac.select_actions(
+            {"agent": None, "model": None}, one_row(seen), memory, jnp.int32(0), KEY, True,
+            jnp.array([[seat]]), one_row(state),
+        )
+    )  # fmt: skip
+    state, seen = env.reset(KEY)
+    memory, taken, other = mac.init_memory({}, 1), [], {"tit_for_tat": 0, "always_defect": 1}[strategy]
+    for t in range(4):
+        actions, _ = act(seen, state, memory._replace(t=jnp.int32(t)))
+        own = int(actions[0, 0])
+        taken.append(own)
+        state, seen = env.step(state, jnp.array([own, other] if seat == 0 else [other, own]), KEY)
+        other = own if strategy == "tit_for_tat" else 1
+    assert taken == plan
+
+
+def test_a_scripted_policy_acts_until_planning_takes_over():
+    """By time: until so many steps of training, never in tests. By confidence: until all others' goals are sure."""
+    belief = jnp.array([[[0.5, 0.5], [0.9, 0.1], [0.5, 0.5]], [[0.5, 0.5], [0.9, 0.1], [0.2, 0.8]]])
+    alive, seats = jnp.ones((2, 3), bool), jnp.zeros((2, 1), int)
+    by_time = HandOverSettings(rule_policy="random", switch_after=100)
+    for t_env, test_mode, expected in ((99, False, False), (100, False, True), (0, True, True)):
+        assert plans_now(by_time, belief, alive, seats, jnp.int32(t_env), test_mode).tolist() == [[expected]] * 2
+    sure = HandOverSettings(rule_policy="random", switch_when="confidence", switch_confidence=0.8)
+    assert plans_now(sure, belief, alive, seats, jnp.int32(0), True).tolist() == [[False], [True]]
+    assert plans_now(sure, belief, alive.at[0, 2].set(False), seats, jnp.int32(0), True).all(), "who left is no matter"
+    assert not plans_now(sure, belief, alive, seats + 1, jnp.int32(0), True).any(), "the agent itself does not count"
+
+
+def test_the_rule_is_asked_with_the_agents_own_observation_and_seat(hunters):
+    """The first number of an observation is the agent's own row on the board."""
+    env, _ = hunters
+    state, seen = env.reset(KEY)
+    mac = mac_with(env, stays, train_simulations=2, train_goal_draws=1, search_depth=1, switch_after=10)
+    mac.rule = lambda obs, avail_actions, seat, key: 100 * seat + jnp.round(100 * obs[0]).astype(int)
+    memory, seats = mac.init_memory({}, 1), jnp.array([[1, 0]])
+
+    @jax.jit
+    def act(t_env):
+        given = ({"agent": None, "model": None}, one_row(seen), memory, t_env, KEY, False, seats, one_row(state))
+        return mac.select_actions(*given)[0]
+
+    rows = jnp.round(100 * seen.obs[:, 0]).astype(int)
+    assert act(jnp.int32(9)).tolist() == [[100 + int(rows[1]), int(rows[0])]]
+    assert (act(jnp.int32(10)) < env.spec.n_actions).all(), "planning has taken over"

@@ -310,3 +310,37 @@ def test_a_predator_that_touches_the_prey_reaches_the_side_it_is_on():
     np.testing.assert_allclose(sides["below"], [0, -0.1 * env.touching], atol=1e-6, err_msg="0.1 of the distance")
     np.testing.assert_allclose(sides["left"], [-env.touching, 0.9 * env.touching], atol=1e-6)
     np.testing.assert_allclose(env.goal_distance(timestep.obs)[0, 2], 0.1 * env.touching, atol=1e-6)
+
+
+def test_goals_of_a_repeated_game_are_strategies_and_the_one_that_explains_the_actions_is_reached():
+    """Four rounds: D, D, C, D against C, C, D, C, counted by hand."""
+    env = make("matrix_game", payoffs=[[[3, 0], [5, 1]], [[3, 5], [0, 1]]], rounds=4)
+    state, seen = env.reset(jax.random.key(0))
+    names = list(env.goal_names)
+    assert names[:3] == ["always_cooperate", "always_defect", "tit_for_tat"]
+    reached = []
+    for joint in ([1, 0], [1, 0], [0, 1], [1, 0]):
+        state, seen = env.step(state, jnp.array(joint), jax.random.key(0))
+        reached.append(env.goals(state).reached.tolist())
+    assert reached[:3] == [[-1, -1]] * 3, "a strategy is known at the end"
+    found = dict(zip(names, state.explained.T.tolist(), strict=True))
+    assert found["always_defect"] == [3, 1]
+    assert found["always_cooperate"] == [1, 3]
+    # Tit-for-tat would play C, C, C, D as the first agent and C, D, D, C as the second.
+    assert found["tit_for_tat"] == [2, 3]
+    assert found["alternate"] == [2, 3]
+    # Both act in two ways in the same situation, so no strategy of memory one explains more than three actions of four.
+    assert reached[3] == [-1, -1]
+    (first, second), _ = env.own_first(jnp.stack([seen.obs, seen.obs]))
+    assert first.tolist() == [1, 0, 1, 1, 0]
+    assert second.tolist() == [1, 1, 0, 0, 1]
+
+
+def test_a_strategy_that_alone_explains_all_actions_is_the_goal_reached():
+    """Win-stay-lose-shift meets every situation, so that no other strategy explains all of its actions."""
+    env = make("matrix_game", payoffs=[[[3, 0], [5, 1]], [[3, 5], [0, 1]]], rounds=6)
+    state, _ = env.reset(jax.random.key(0))
+    for joint in ([0, 0], [0, 1], [1, 0], [1, 1], [0, 0], [0, 0]):
+        state, _ = env.step(state, jnp.array(joint), jax.random.key(0))
+    name = env.goal_names[int(env.goals(state).reached[0])]
+    assert name == "win_stay_lose_shift"

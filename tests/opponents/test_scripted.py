@@ -67,7 +67,8 @@ def test_strategies_of_the_repeated_prisoners_dilemma(dilemma, seat):
 
 def test_all_strategies_of_memory_one_differ_in_play(dilemma):
     """26 in all: seven have names of their own. The other strategies with names need a longer memory, or chance."""
-    names = [name for name in MATRIX_GAME if name not in ("random", "generous_tit_for_tat")]
+    by_chance = ("random", "generous_tit_for_tat", "stochastic_")
+    names = [name for name in MATRIX_GAME if not name.startswith(by_chance)]
     found = answers(dilemma, names, list(itertools.product([C, D], repeat=6)), 0)
     assert len({play.tobytes() for play in found}) == len(names)
     assert len(names) == 26 + len(["tit_for_two_tats", "patient_grim"])
@@ -78,6 +79,19 @@ def test_generous_tit_for_tat_sometimes_forgives(dilemma):
     after_defection = jnp.array([1, 1, 0, 0, 1.0])
     act = jax.jit(jax.vmap(lambda key: policy(after_defection, jnp.ones(2, bool), jnp.int32(0), key)))
     assert 0.2 < float((act(jax.random.split(jax.random.key(0), 400)) == C).mean()) < 0.4
+
+
+def test_a_stochastic_strategy_cooperates_with_the_probabilities_of_its_table(dilemma):
+    """The five numbers are drawn from its own number; here those of strategy 3, in the seat of the second agent."""
+    policy = MATRIX_GAME["stochastic_3"](dilemma.spec)
+    expected = np.random.default_rng(3).beta(0.5, 0.5, 5)
+    act = jax.jit(jax.vmap(policy, in_axes=(None, None, None, 0)))
+    keys = jax.random.split(jax.random.key(0), 2000)
+    # The last actions of the other agent and its own.
+    rounds = [[1, 0, 1, 0], [0, 1, 1, 0], [1, 0, 0, 1], [0, 1, 0, 1], [0, 0, 0, 0]]
+    for last, chance in zip(rounds, expected, strict=True):
+        taken = act(jnp.array([1, *last], jnp.float32), jnp.ones(2, bool), jnp.int32(1), keys)
+        assert float((taken == C).mean()) == pytest.approx(chance, abs=0.04)
 
 
 @pytest.fixture(scope="module")

@@ -77,7 +77,7 @@ class Battle(MultiAgentEnv):
         layout = (("moves", (4,)), ("enemies", (m, enemy)), ("allies", (n - 1, ally)), ("own", (ally - 4,)))
         sizes = (n, self.map.n_actions, obs_size, state_size, limit)
         agents = rows_of(0, n, 4 + ally_shield + types)
-        self.spec = Spec("battle", *sizes, "cooperative", HALF, HALF, layout, agents)
+        self.spec = Spec("battle", *sizes, "cooperative", HALF, HALF, layout, agents, partial=True)
         one_hot = np.array([[name == t for t in self.map.type_names] for name in self._names()], np.float32)
         self.types = one_hot.reshape(n + m, types)
         worth = self.rules.hp[n:].sum() + self.rules.max_shield[n:].sum() + KILL * m + WIN
