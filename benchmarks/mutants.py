@@ -448,8 +448,56 @@ MUTANTS: list[Mutant] = [
         "opponents/matrix_policies.py",
         "opponents/test_scripted.py::test_strategies_of_the_repeated_prisoners_dilemma",
         ("0 if forgives else defections, defections + 1", "0, defections + 1"),
-        ("past.first | (past.mine == past.others)", "past.first | past.mine"),
         ("cooperated | (jnp.arange(spec.n_agents) == seat)", "cooperated"),
+        ("situation(last_actions)[seat]", "situation(last_actions)[0]"),
+    ),
+    *_of(
+        "opponents/matrix_policies.py",
+        "opponents/test_scripted.py::test_a_stochastic_strategy_cooperates_with_the_probabilities_of_its_table",
+        (
+            "[1 - past.mine.astype(int), 1 - past.others.astype(int)]",
+            "[past.mine.astype(int), past.others.astype(int)]",
+        ),
+        ("jnp.where(past.first, chances[FIRST], replied)", "replied"),
+    ),
+    *_of(
+        "envs/strategies.py",
+        "envs/test_envs.py::test_goals_of_a_repeated_game_are_strategies_and_the_one_that_explains_the_actions_is_reached",
+        ("2 * defected + by_others", "defected + 2 * by_others"),
+        ("jnp.where(last_actions < 0, FIRST, ", "jnp.where(last_actions < 0, 0, "),
+    ),
+    *_of(
+        "envs/matrix_game.py",
+        "envs/test_envs.py::test_goals_of_a_repeated_game_are_strategies_and_the_one_that_explains_the_actions_is_reached",
+        ("(agent + jnp.arange(n)) % n", "0 * agent + jnp.arange(n)"),
+    ),
+    *_of(
+        "envs/matrix_game.py",
+        "envs/test_envs.py::test_a_strategy_that_explains_too_few_actions_is_not_reached",
+        ("most >= AGREEMENT * self.rounds", "most >= 0"),
+    ),
+    *_of(
+        "envs/matrix_game.py",
+        "envs/test_envs.py::test_a_strategy_that_alone_explains_all_actions_is_the_goal_reached",
+        ("state.explained.argmax(-1), -1)", "state.explained.argmin(-1), -1)"),
+        (" & (state.round >= self.rounds)", ""),
+    ),
+    *_of(
+        "controllers/hand_over.py",
+        "controllers/test_hop.py::test_a_scripted_policy_acts_until_planning_takes_over",
+        ("test_mode | (t_env >= settings.switch_after)", "t_env >= settings.switch_after"),
+        ("(sure[:, None] | own).all(-1)", "sure[:, None].all(-1) | own.all(-1)"),
+        (" | ~alive", ""),
+    ),
+    *_of(
+        "controllers/hand_over.py",
+        "controllers/test_hop.py::test_the_rule_is_asked_with_the_agents_own_observation_and_seat",
+        ("jnp.take_along_axis(obs, seats[..., None], 1)", "obs"),
+    ),
+    *_of(
+        "controllers/hop_planning.py",
+        "controllers/test_hop.py::test_who_knows_the_strategy_of_its_partner_plays_the_best_response",
+        ("seen._replace(obs=self.env.own_first(seen.obs))", "seen"),
     ),
     *_of(
         "learners/td.py",

@@ -340,7 +340,22 @@ def test_a_strategy_that_alone_explains_all_actions_is_the_goal_reached():
     """Win-stay-lose-shift meets every situation, so that no other strategy explains all of its actions."""
     env = make("matrix_game", payoffs=[[[3, 0], [5, 1]], [[3, 5], [0, 1]]], rounds=6)
     state, _ = env.reset(jax.random.key(0))
+    reached = []
     for joint in ([0, 0], [0, 1], [1, 0], [1, 1], [0, 0], [0, 0]):
         state, _ = env.step(state, jnp.array(joint), jax.random.key(0))
-    name = env.goal_names[int(env.goals(state).reached[0])]
-    assert name == "win_stay_lose_shift"
+        reached.append(int(env.goals(state).reached[0]))
+    assert reached[:-1] == [-1] * 5, "a strategy is known at the end"
+    assert env.goal_names[reached[-1]] == "win_stay_lose_shift"
+
+
+def test_a_strategy_that_explains_too_few_actions_is_not_reached():
+    """Seven defections among ten actions: always_defect explains more than any other strategy, but not enough."""
+    env = make("matrix_game", payoffs=[[[3, 0], [5, 1]], [[3, 5], [0, 1]]], rounds=10)
+    state, _ = env.reset(jax.random.key(0))
+    own, other = [1, 0, 1, 1, 1, 1, 0, 0, 1, 1], [0, 1, 0, 0, 1, 1, 1, 1, 1, 1]
+    for joint in zip(own, other, strict=True):
+        state, _ = env.step(state, jnp.array(joint), jax.random.key(0))
+    most = state.explained[0].max()
+    assert env.goal_names[int(state.explained[0].argmax())] == "always_defect"
+    assert (int(most), int((state.explained[0] == most).sum())) == (7, 1)
+    assert int(env.goals(state).reached[0]) == -1
