@@ -261,7 +261,7 @@ MUTANTS: list[Mutant] = [
     *_of(
         "learners/coma_learner.py",
         f"{KNOWN}::test_comas_critic_learns_the_teams_return_for_dead_agents_too",
-        ("td.lambda_targets(reward, steps.over,", "td.lambda_targets(reward, steps.ended,"),
+        ("td.lambda_targets(steps.reward, steps.over,", "td.lambda_targets(steps.reward, steps.ended,"),
         ("jnp.broadcast_to(self.spec.team_reward(steps.reward)[..., None], steps.reward.shape)", "steps.reward"),
         ("self._steps(batch).filled", "self._steps(batch).acted"),
         ("taken[1:], s.gamma", "taken[:-1] + 1, s.gamma"),
@@ -329,8 +329,13 @@ MUTANTS: list[Mutant] = [
     *_of(
         "learners/ppo_learner.py",
         f"{KNOWN}::test_prosocial_agents_mix_their_reward_with_the_teams_mean",
-        ("share * reward.mean(-1, keepdims=True)", "share * reward.sum(-1, keepdims=True)"),
-        ("(1 - share) * reward + share", "reward + share"),
+        ("(1 - share) * batch.reward + share", "batch.reward + share"),
+    ),
+    *_of(
+        "components/episode_buffer.py",
+        f"{KNOWN}::test_prosocial_agents_mix_their_reward_with_the_teams_mean",
+        ("shared(batch.reward.mean(-1))", "own(batch.reward)"),
+        ("each(batch.reward.mean(-1))", "batch.reward"),
     ),
     *_of(
         "learners/ppo_learner.py",
@@ -340,7 +345,7 @@ MUTANTS: list[Mutant] = [
     *_of(
         "learners/ppo_learner.py",
         f"{KNOWN}::test_generalised_advantages_by_a_loop",
-        ("td.lambda_targets(reward, steps.ended,", "td.lambda_targets(reward, steps.over,"),
+        ("td.lambda_targets(steps.reward, steps.ended,", "td.lambda_targets(steps.reward, steps.over,"),
         ("normalised(returns - values[:-1], steps.acted,", "normalised(returns, steps.acted,"),
         ("normalised(returns - values[:-1], steps.acted,", "normalised(returns - values[:-1], steps.filled,"),
         ("(0, 1) if self.per_seat else None", "None"),

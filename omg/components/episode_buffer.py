@@ -163,6 +163,8 @@ class FocalBatch(NamedTuple):
     avail_actions: Bool[Array, "batch time seat action"]
     actions: Int[Array, "batch time seat"]
     reward: Float[Array, "batch time seat"]
+    mean_reward: Float[Array, "batch time seat"]
+    """The mean over all agents of the episode."""
     alive: Bool[Array, "batch time seat"]
     terminated: Float[Array, "batch time seat"]
     filled: Float[Array, "batch time seat"]
@@ -223,6 +225,7 @@ def refine(batch: EpisodeBatch, n_agents: int, group: tuple[int, ...] = (0,)) ->
         avail_actions=own(batch.avail_actions),
         actions=own(batch.actions),
         reward=own(batch.reward),
+        mean_reward=shared(batch.reward.mean(-1)),
         alive=own(batch.alive),
         terminated=shared(batch.terminated),
         filled=shared(batch.filled),
@@ -247,6 +250,7 @@ def all_agents(batch: EpisodeBatch, n_agents: int) -> FocalBatch:
         avail_actions=batch.avail_actions,
         actions=batch.actions,
         reward=batch.reward,
+        mean_reward=each(batch.reward.mean(-1)),
         alive=batch.alive,
         terminated=each(batch.terminated),
         filled=each(batch.filled),

@@ -37,7 +37,9 @@ class PPOSettings(OnPolicySettings):
     entropy_decay: bool = setting(False, "the entropy bonus falls linearly to zero over t_max")
     value_norm: bool = setting(True, "the critic learns returns with mean 0 and standard deviation 1")
     central_critic: bool = setting(False, "the critic sees also the global state (MAPPO); false: the agent's input")
-    prosocial: float = setting(0.0, "weight of the team's mean reward in place of the agent's own", low=0, high=1)
+    prosocial: float = setting(
+        0.0, "weight of the mean reward of all agents in place of the agent's own", low=0, high=1
+    )
 
 
 class PPOSteps(NamedTuple):
@@ -98,8 +100,6 @@ class PPOLearner(OnPolicyLearner):
         super().__init__(spec, mac, config, *arguments, **named)
         s = self.settings
         self.shared_reward |= s.prosocial > 0
-        if self.focal and s.prosocial:
-            raise UserError("prosocial is for a team: one agent with frozen partners learns from its own reward.")
         if s.central_critic and mac.needs:
             raise UserError("OMG's hindsight choice needs a critic of subgoals: central_critic must be false.")
 
@@ -150,11 +150,10 @@ class PPOLearner(OnPolicyLearner):
         values, hidden = self.criticise(network, inputs, state, zero if start is None else start)
         judge = Judge(network, before_each_step(hidden, start), None)
         chosen = hindsight(self, judge, target, seen, batch, inferred, t_env, key)
-        steps = td.steps_of(batch, s, self.spec.episode_limit, self.shared_reward)
+        steps = td.steps_of(self.mixed_rewards(batch), s, self.spec.episode_limit, self.shared_reward)
         mean, deviation = target["returns"].scale()
         values = values * deviation + mean
-        reward = self.mixed_reward(steps.reward)
-        returns = td.lambda_targets(reward, steps.ended, steps.filled, values[1:], s.gamma, s.gae_lambda)
+        returns = td.lambda_targets(steps.reward, steps.ended, steps.filled, values[1:], s.gamma, s.gae_lambda)
         advantage = normalised(returns - values[:-1], steps.acted, (0, 1) if self.per_seat else None)
         metrics = {"value_mean": masked_mean(values[:-1], steps.acted)}
         if s.value_norm:
@@ -175,10 +174,10 @@ class PPOLearner(OnPolicyLearner):
         memory = Memories(before_each_step(actor.hidden, seen.start)[:-1], before_each_step(hidden, start)[:-1])
         return Rollout(along, memory, chosen, target), metrics
 
-    def mixed_reward(self, reward: Float[Array, "time batch seat"]) -> Float[Array, "time batch seat"]:
-        """(1 - p)·r_i + p·mean_j r_j, where p is `prosocial`. Only a whole team has the mean."""
+    def mixed_rewards(self, batch: FocalBatch) -> FocalBatch:
+        """The batch with the reward (1 - p)·r_i + p·mean_j r_j, where p is `prosocial`."""
         share = self.settings.prosocial
-        return (1 - share) * reward + share * reward.mean(-1, keepdims=True) if share else reward
+        return batch._replace(reward=(1 - share) * batch.reward + share * batch.mean_reward) if share else batch
 
     def chunk_loss(self, params: Params, along: PPOSteps, memory: Memories, t_env: Array) -> tuple[Array, Metrics]:
         """-min(ρ·A, clip(ρ)·A) + c_v·(V - G)² - c_e·H(π)."""

@@ -19,7 +19,7 @@ from omg.controllers import BasicMAC, HopMAC
 from omg.controllers.basic_controller import Unrolled, before_each_step
 from omg.controllers.hop_planning import Node, Planner, PlanningSettings
 from omg.envs import make
-from omg.envs.multiagentenv import Spec
+from omg.envs.multiagentenv import MultiAgentEnv, Spec
 from omg.envs.stag_hunt import Hunt
 from omg.learners import td
 from omg.learners.am_learner import AMLearner, VAESettings
@@ -81,7 +81,7 @@ def focal(batch, others=1):
         return jnp.broadcast_to(x[:, :, None], (rows, time, seats, *x.shape[2:]))
 
     return FocalBatch(
-        batch.obs, each(batch.state), batch.avail_actions, batch.actions, batch.reward, batch.alive,
+        batch.obs, each(batch.state), batch.avail_actions, batch.actions, batch.reward, batch.reward, batch.alive,
         each(batch.terminated), each(batch.filled), jnp.zeros((rows, time, seats, others, 1)),
         jnp.zeros((rows, time, seats, others), jnp.int32), jnp.ones((rows, time, seats, others), bool),
         jnp.zeros((rows, seats, 0)),
@@ -507,10 +507,18 @@ def test_advantages_are_normalised_over_the_steps_that_agents_acted():
 
 
 def test_prosocial_agents_mix_their_reward_with_the_teams_mean():
-    reward = jnp.array([[[1.0, 3.0]]])
-    for share, expected in ((0.0, [1.0, 3.0]), (0.25, [1.25, 2.75]), (1.0, [2.0, 2.0])):
+    """In a team, and for one agent with frozen partners: there it sits in the first seat of the first episode."""
+    rewards, real = np.array([[[1.0, 3.0]], [[5.0, 8.0]]]), np.ones((2, 1))
+    batch = episodes(rewards, real, 0 * real, np.ones((2, 1, 2)), agent_idx=np.array([[0], [1]]))
+    team, alone = all_agents(batch, 2), refine(batch, 2)
+    for share, expected, own in (
+        (0.0, [[1.0, 3.0], [5.0, 8.0]], [1.0, 8.0]),
+        (0.25, [[1.25, 2.75], [5.375, 7.625]], [1.25, 7.625]),
+        (1.0, [[2.0, 2.0], [6.5, 6.5]], [2.0, 6.5]),
+    ):
         stub = SimpleNamespace(settings=PPOSettings(prosocial=share))
-        np.testing.assert_allclose(PPOLearner.mixed_reward(stub, reward)[0, 0], expected, rtol=1e-6)
+        np.testing.assert_allclose(PPOLearner.mixed_rewards(stub, team).reward[:, 0], expected, rtol=1e-6)
+        np.testing.assert_allclose(PPOLearner.mixed_rewards(stub, alone).reward[0, 0], own, rtol=1e-6)
 
 
 def test_prosocial_agents_go_on_earning_after_they_left():
@@ -590,7 +598,7 @@ def test_generalised_advantages_by_a_loop(bootstrap, cooperative):
         settings=settings, mac=FixedMAC(), artifacts={}, spec=spec_of(), shared_reward=cooperative, per_seat=True,
         focal=False,
     )  # fmt: skip
-    for name in ("mixed_reward", "criticise"):
+    for name in ("mixed_rewards", "criticise"):
         setattr(stub, name, functools.partial(getattr(PPOLearner, name), stub))
     outputs = (np.swapaxes(values, 0, 1)[..., None] - 1) / 2
     critic = Fixed(outputs, outputs + 7)
@@ -923,7 +931,9 @@ def hop_loss(is_focal, shared_reward, bootstrap=False, leaves=1):
         value_coef=0.5, model_coef=0.25, reward_scale=0.5, gamma=0.5, bootstrap_at_limit=bootstrap
     )
     stub = SimpleNamespace(
-        mac=SimpleNamespace(models=models, first_prior=jnp.array([0.9, 0.1]), smoothed=lambda p, avail: p),
+        mac=SimpleNamespace(
+            models=models, first_prior=jnp.array([0.9, 0.1]), smoothed=lambda p, avail: p, env=MultiAgentEnv()
+        ),
         spec=spec_of(episode_limit=2), settings=settings, focal=is_focal, shared_reward=shared_reward,
         exclusive_goals=False, exclusive=lambda *_: jnp.float32(0.0),
     )  # fmt: skip
@@ -1150,7 +1160,7 @@ def test_an_action_that_reached_a_goal_is_unlikely_for_every_other_goal(exclusiv
     models.co_player_logits = lambda model, obs, goal, avail: jnp.log(
         jnp.where(goal[..., None] == 0, jnp.array([3.0, 1.0]), jnp.array([1.0, 99.0]))
     )
-    stub = SimpleNamespace(mac=SimpleNamespace(models=models), exclusive_goals=exclusive_goals)
+    stub = SimpleNamespace(mac=SimpleNamespace(models=models, env=MultiAgentEnv()), exclusive_goals=exclusive_goals)
     found = jax.jit(lambda: HopLearner.exclusive(stub, None, batch, jnp.ones((1, 1, 2)), KEY))()
     np.testing.assert_allclose(found, -np.log(1 - 0.999 * 0.75) if exclusive_goals else 0.0, rtol=1e-4)
 
