@@ -261,7 +261,7 @@ MUTANTS: list[Mutant] = [
     *_of(
         "learners/coma_learner.py",
         f"{KNOWN}::test_comas_critic_learns_the_teams_return_for_dead_agents_too",
-        ("td.lambda_targets(steps.reward, steps.over,", "td.lambda_targets(steps.reward, steps.ended,"),
+        ("td.lambda_targets(reward, steps.over,", "td.lambda_targets(reward, steps.ended,"),
         ("jnp.broadcast_to(self.spec.team_reward(steps.reward)[..., None], steps.reward.shape)", "steps.reward"),
         ("self._steps(batch).filled", "self._steps(batch).acted"),
         ("taken[1:], s.gamma", "taken[:-1] + 1, s.gamma"),
