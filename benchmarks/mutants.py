@@ -479,13 +479,13 @@ MUTANTS: list[Mutant] = [
     *_of(
         "envs/matrix_game.py",
         "envs/test_envs.py::test_a_strategy_that_explains_too_few_actions_is_not_reached",
-        ("most >= AGREEMENT * self.rounds", "most >= 0"),
+        ("most >= AGREEMENT * end", "most >= 0"),
     ),
     *_of(
         "envs/matrix_game.py",
         "envs/test_envs.py::test_a_strategy_that_alone_explains_all_actions_is_the_goal_reached",
         ("state.explained.argmax(-1), -1)", "state.explained.argmin(-1), -1)"),
-        (" & (state.round >= self.rounds)", ""),
+        (" & (state.round >= end)", ""),
     ),
     *_of(
         "controllers/hand_over.py",

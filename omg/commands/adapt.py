@@ -28,6 +28,7 @@ from omg.evaluation.statistics import Estimate, estimate
 from omg.opponents import REGISTRY as scripted_REGISTRY
 from omg.opponents.grid_policies import REPLIES
 from omg.opponents.pool import SPLIT_NAMES, PoolSettings
+from omg.opponents.scripted import usual
 from omg.opponents.seating import SeatingSettings
 from omg.runners import PolicyGroup
 from omg.training.settings import RunSettings
@@ -112,7 +113,7 @@ def adapt(found: checkpoints.Checkpoint, config: dict[str, Any], folder: Path) -
         if not everyone:
             raise UserError(
                 f"--oracle_goals needs the same scripted policy with a goal in all other seats: those of "
-                f"{' or '.join(REPLIES)} have some."
+                f"{', '.join(REPLIES)} and repeated matrix games have some."
             )
     elif not few_launches():
         # On the CPU one after the other: short episodes do not wait for long ones.
@@ -156,7 +157,7 @@ def choose_co_players(env: MultiAgentEnv, config: Mapping[str, Any], wanted: Seq
     if not config.get("pool"):
         if not scripted:
             raise UserError(f"{env.spec.name} has no scripted policies: add --pool=DIR (omg pool makes one).")
-        names = [*scripted, *reciprocal]
+        names = [*(name for name in scripted if usual(name) or name in (wanted or ())), *reciprocal]
         return only_some([scripted_co_players(env, [*names, *mixtures(env, names, wanted)])], wanted)
     pool = open_pool(config)
     unseen = SPLIT_NAMES if config["pool"] == SCRIPTED or wanted is not None else SPLIT_NAMES[1:]
@@ -206,7 +207,8 @@ def scripted_co_players(env: MultiAgentEnv, names: Sequence[str]) -> CoPlayers:
     place = {name: i for i, name in enumerate(made)}
     pairs = [[[place[r] for r in (replies if n == across else (n, n))] for n in team] for team in teams]
     group = PolicyGroup(ReciprocalMAC(env.spec, *made.values()), jnp.array(pairs, jnp.int32), tuple(range(len(names))))
-    goals = tuple(tuple(getattr(made.get(n), "goal", None) for n in team) for team in teams)
+    pursued = "goal" if env.exclusive_goals else "strategy"
+    goals = tuple(tuple(getattr(made.get(n), pursued, None) for n in team) for team in teams)
     # Cooperation is the highest goal type: a stag, or any drift.
     return CoPlayers(tuple(names), group, max(env.goal_types) if replies else -1, goals)
 

@@ -120,7 +120,7 @@ def load_player(found: checkpoints.Checkpoint, env: MultiAgentEnv, config: Mappi
     learner = make_learner(env, config, found)
     state = jax.eval_shape(learner.init, jax.random.key(0))
     # A critic does not act, but evaluations ask it for the values of candidate subgoals.
-    also = ["critic"] if learner.mac.needs else []
+    also = ["critic"] if "vae" in learner.mac.needs else []
     names = [name for name in state.params if name in (*learner.acting(state), *also)]
     seeds = len(found.manifest["seeds"])
 

@@ -92,6 +92,8 @@ def pretrain_goals(config: dict[str, Any]) -> Path:
         pool = open_pool(config)
         groups = pool.groups(env.spec, pool.ids(["train"]))
         played = goal_learning.play(env, groups, s.vae_episodes, int(config["seed"]))
+    # Goals are learned from what HOP's networks see.
+    played = played._replace(obs=np.asarray(env.own_first(jnp.asarray(played.obs))))
     if g.goal_form == "slots":
         types, found = learn_types(env.spec, *played)
         return save("goals", types, card, config, s, [], found)

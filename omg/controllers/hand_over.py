@@ -19,7 +19,9 @@ class HandOverSettings:
     switch_when: Literal["time", "confidence"] = setting(
         "time", "planning takes over after switch_after steps of training, or in every episode once beliefs are sure"
     )
-    switch_after: int = setting(10000, "switch_when time: steps of training in which rule_policy acts", low=0)
+    switch_after: int = setting(
+        10000, "switch_when time: steps of training in which rule_policy acts, those of all seats", low=0
+    )
     switch_confidence: float = setting(
         0.8, "switch_when confidence: probability that the likeliest goal of every co-player must have", low=0, high=1
     )

@@ -191,7 +191,9 @@ class HopMAC(Controller):
         actions = logits.argmax(-1) if greedy else jax.random.categorical(k_act, logits)
         if self.rule is not None:
             planning = plans_now(self.settings, belief, seen.alive, seats, t_env, bool(test_mode))
-            actions = jnp.where(planning, actions, by_rule(self.rule, given, avail, seats, k_act))
+            actions = jnp.where(
+                planning, actions, by_rule(self.rule, given, avail, seats, jax.random.fold_in(k_act, 1))
+            )
         rows = jnp.arange(batch)[:, None]
         # The policy is learned for the goals that the search assumed.
         search = jnp.zeros_like(memory.search).at[rows, seats].set(jax.nn.softmax(of_sample, -1))

@@ -20,7 +20,7 @@ from omg.utils.settings import UserError, choose, convert, nearest
 COOPERATIVE = {"MPE_simple_spread_v3", "MPE_simple_reference_v3", "MPE_simple_speaker_listener_v4", "switch_riddle"}
 COOPERATIVE |= {"HeuristicEnemySMAX", "hanabi", "overcooked", "overcooked_v2"}
 SEEN_WHOLE = {"overcooked", "coin_game", "MPE_simple_v3", "MPE_simple_tag_v3", "MPE_simple_spread_v3"}
-"""Games in which every agent sees the whole state."""
+"""Games in which nothing is out of an agent's sight (velocities may be)."""
 
 PRICE = 20
 """What a soup pays in Overcooked; both cooks may deliver one in the same step."""

@@ -56,8 +56,9 @@ class GameState(NamedTuple):
 class MatrixGame(MultiAgentEnv):
     """All agents observe the game's state and the last joint action, both one-hot.
 
-    In a repeated game with one state and two actions the goals are strategies of memory one. An agent reaches a goal at
-    the end, if this strategy alone explains most of its actions. In other games the goals are the actions.
+    In a repeated game with one state and two actions the goals are strategies of memory one. At the end an agent has
+    reached the one that explains most of its actions, if it explains enough of them and no other explains as many. In
+    other games the goals are the actions.
     """
 
     Settings = MatrixGameSettings
@@ -127,7 +128,8 @@ class MatrixGame(MultiAgentEnv):
         if len(self.strategies):
             most = state.explained.max(-1)
             clear = (state.explained == most[:, None]).sum(-1) == 1
-            known = clear & (most >= AGREEMENT * self.rounds) & (state.round >= self.rounds)
+            end = min(self.rounds, self.spec.episode_limit)
+            known = clear & (most >= AGREEMENT * end) & (state.round >= end)
             reached = jnp.where(known, state.explained.argmax(-1), -1)
         return Goals(jnp.ones(self.n_goals, bool), reached)
 

@@ -69,7 +69,7 @@ class Spec:
     learns with it; may be empty.
     """
     partial: bool = False
-    """Whether agents see only a part of the state. HOP refuses to plan there from the whole."""
+    """Whether agents, or what they compete for, can be out of an agent's sight. HOP refuses to plan there."""
 
     def team_reward(self, reward: Float[Array | np.ndarray, "*axes agent"]) -> Float[Array, "*axes"]:
         """One reward for the team.

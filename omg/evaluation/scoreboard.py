@@ -21,6 +21,7 @@ from omg.evaluation.scores import probability_of_improvement
 from omg.evaluation.statistics import Estimate
 from omg.opponents import REGISTRY as scripted_REGISTRY
 from omg.opponents.pool import Pool
+from omg.opponents.scripted import usual
 from omg.utils.files import make_folder, write_json
 from omg.utils.logging import ProgressReport, console, say
 from omg.utils.settings import UserError
@@ -66,7 +67,7 @@ def scripted_returns(
     env: MultiAgentEnv, pool: Pool, ids: Sequence[int], episodes: int, measure: str
 ) -> dict[str, np.ndarray]:
     """Every scripted policy of the environment in the agent's seat, with each of these partners."""
-    policies = {name: make(env.spec) for name, make in scripted_REGISTRY[env.spec.name].items()}
+    policies = {name: make(env.spec) for name, make in scripted_REGISTRY[env.spec.name].items() if usual(name)}
     mac = ScriptedMAC(env.spec, *policies.values())
     found: dict[str, dict[int, float]] = {name: {} for name in policies}
     groups = pool.groups(env.spec, ids)

@@ -24,6 +24,7 @@ FORGIVENESS = 0.3
 
 
 RANDOM_STRATEGIES = 60
+"""Strategies of memory one that are drawn at random, for pools; they are played only where they are named."""
 
 
 class Past(NamedTuple):
@@ -71,7 +72,7 @@ def counting(tolerance: int, forgives: bool):
 
 
 def memory_one(goal: int, code: str):
-    """A deterministic strategy of memory one; `goal` is its number among the goals of the game."""
+    """A deterministic strategy of memory one; `goal` is its number, where strategies are the goals of the game."""
     table = table_of(code)
 
     def of(spec: Spec):
@@ -80,8 +81,7 @@ def memory_one(goal: int, code: str):
             last_actions = jnp.where((last > 0).any(), last.argmax(-1), -1)
             return jnp.asarray(table)[situation(last_actions)[seat]]
 
-        if spec.episode_limit > 1:
-            policy.goal = lambda obs: jnp.int32(goal)  # type: ignore[attr-defined]
+        policy.strategy = lambda obs: jnp.int32(goal)  # type: ignore[attr-defined]
         return policy
 
     return of

@@ -285,9 +285,16 @@ REGISTRY: dict[str, dict[str, Callable]] = {
 """Environment → name → a function from the environment's spec to the policy."""
 
 
+def usual(name: str) -> bool:
+    """Whether a scripted policy is played also where it is not named: not one of the many random strategies."""
+    return not name.startswith("stochastic_")
+
+
 def rule_of(spec: Spec, name: str) -> Callable[..., Array]:
     """The scripted policy of that name, one that decides by the observation alone."""
-    policy = choose(REGISTRY.get(spec.name, {}), name, f"scripted policy of {spec.name}")(spec)
+    if spec.name not in REGISTRY:
+        raise UserError(f"{spec.name} has no scripted policies, so rule_policy cannot be {name}.")
+    policy = choose(REGISTRY[spec.name], name, f"scripted policy of {spec.name}")(spec)
     if isinstance(policy, WithMemory):
         raise UserError(f"{name} has a memory of its own: rule_policy must decide by the observation alone.")
     return policy

@@ -22,6 +22,8 @@ ROOT = Path(__file__).parents[1] / "zoo"
 PREFIX = "zoo:"
 CONTENTS, BOUNDS, AGENTS = "zoo.json", "bounds.json", "agents"
 ONLY_FOR_TRAINING = ("opt", "target", "replay", "mixer", "critic")
+CRITICISED = "vae.safetensors"
+"""An agent with this file chooses subgoals in hindsight: its critic is asked for their values in evaluations."""
 OF_THE_MACHINE = ("run_dir", "checkpoint_path", "vae_path", "goals_path", "mongo_url", "use_cuda")
 VERSION = 1
 LIMIT = 15_000_000
@@ -105,9 +107,10 @@ def pack(results: Path, task: str, methods: Sequence[str] = ()) -> int:
 def pack_agent(found: checkpoints.Checkpoint, target: Path, task: str) -> None:
     """The networks of the first seed in half precision, without what only training needs."""
     files = {}
+    keep = ("critic",) if CRITICISED in found.manifest["files"] else ()
     for file in found.manifest["files"]:
         name = file.removesuffix(".safetensors")
-        if name not in ONLY_FOR_TRAINING:
+        if name not in ONLY_FOR_TRAINING or name in keep:
             arrays = load_file(found.file(file))
             first = {key: x[0] for key, x in arrays.items()} if len(found.manifest["seeds"]) > 1 else arrays
             files[name] = checkpoints.halved(first, f"{found.path}/{name}")

@@ -359,3 +359,11 @@ def test_a_strategy_that_explains_too_few_actions_is_not_reached():
     assert env.goal_names[int(state.explained[0].argmax())] == "always_defect"
     assert (int(most), int((state.explained[0] == most).sum())) == (7, 1)
     assert int(env.goals(state).reached[0]) == -1
+
+
+def test_a_time_limit_before_the_last_round_is_the_end_of_a_strategy():
+    env = make("matrix_game", payoffs=[[[3, 0], [5, 1]], [[3, 5], [0, 1]]], rounds=10, episode_limit=6)
+    state, _ = env.reset(jax.random.key(0))
+    for joint in ([0, 0], [0, 1], [1, 0], [1, 1], [0, 0], [0, 0]):
+        state, _ = env.step(state, jnp.array(joint), jax.random.key(0))
+    assert env.goal_names[int(env.goals(state).reached[0])] == "win_stay_lose_shift"

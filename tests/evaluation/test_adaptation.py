@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from omg.commands.adapt import mixtures, only_some, scripted_co_players, show, summarise
+from omg.commands.adapt import choose_co_players, mixtures, only_some, scripted_co_players, show, summarise
 from omg.controllers import BasicMAC, HopMAC
 from omg.controllers.scripted_controller import ReciprocalMAC, ScriptedMAC
 from omg.envs import make
@@ -213,3 +213,17 @@ def test_carry_over_hands_the_embedding_to_the_next_episode(hunt):
     assert not first.any()
     assert (abs(second).sum(-1) > 0).all(), "every encounter carries something over"
     assert not np.array_equal(second, third)
+
+
+def test_scripted_strategies_have_goals_only_where_strategies_are_the_goals():
+    """In a matrix game of three actions goals are actions, and tit-for-tat has none. It is a policy of its own here."""
+    payoffs = [[[3, 0], [5, 1]], [[3, 5], [0, 1]]]
+    repeated = scripted_co_players(make("matrix_game", payoffs=payoffs, rounds=4), ["tit_for_tat", "random"])
+    assert repeated.friendly == -1
+    (aim,), (none,) = repeated.goals
+    assert int(aim(None)) == 2
+    assert none is None
+    larger = make("matrix_game", payoff=[[1, 2, 3]] * 3, rounds=4)
+    assert scripted_co_players(larger, ["tit_for_tat"]).goals == ((None,),)
+    assert "stochastic_0" not in choose_co_players(larger, {"pool": None}, None)[0].names
+    assert choose_co_players(larger, {"pool": None}, ["stochastic_0"])[0].names == ("stochastic_0",)
