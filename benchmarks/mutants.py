@@ -488,6 +488,12 @@ MUTANTS: list[Mutant] = [
         (" & (state.round >= end)", ""),
     ),
     *_of(
+        "evaluation/adaptation.py",
+        "evaluation/test_adaptation.py::test_co_players_that_change_play_another_policy_in_the_second_half",
+        ("number + 1 < self.second_half", "number < self.second_half"),
+        ("jnp.where(self.changes[self.type_of_row],", "jnp.where(self.changes[0],"),
+    ),
+    *_of(
         "controllers/hand_over.py",
         "controllers/test_hop.py::test_a_scripted_policy_acts_until_planning_takes_over",
         ("test_mode | (t_env >= settings.switch_after)", "t_env >= settings.switch_after"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,18 +19,17 @@ from omg.commands.common import load_player, model_folder, saved_model
 from omg.components.layers import few_launches
 from omg.config import Command
 from omg.controllers import HopMAC
-from omg.controllers.scripted_controller import ReciprocalMAC
 from omg.envs import MultiAgentEnv
 from omg.evaluation.adaptation import POINTS, Adaptation, Adapted, AdaptSettings
 from omg.evaluation.figures import COLOURS, plain, pyplot, save
 from omg.evaluation.replay import check_render, save_focal_replay
 from omg.evaluation.statistics import Estimate, estimate
 from omg.opponents import REGISTRY as scripted_REGISTRY
+from omg.opponents.co_players import TIT_FOR_TAT, CoPlayers, mixtures, only_some, scripted_co_players
 from omg.opponents.grid_policies import REPLIES
 from omg.opponents.pool import SPLIT_NAMES, PoolSettings
 from omg.opponents.scripted import usual
 from omg.opponents.seating import SeatingSettings
-from omg.runners import PolicyGroup
 from omg.training.settings import RunSettings
 from omg.utils import checkpoints
 from omg.utils.files import check_writable, make_folder, write_json, write_text
@@ -42,41 +41,18 @@ Seats a saved agent with copies of one co-player in all other seats, for adapt_e
 the agent's return by episode, the goal types it reached, and for agents with beliefs how accurate they are. Without
 --pool: every scripted policy of the environment. With --pool=rules: those of pool_rules and pool_test_rules, by default
 the run's own. With --pool=DIR: the unseen members of that pool. co_players chooses by name, also training members;
-always_stag+always_hare+random seats three scripted policies one, two and three places after the agent."""
+always_stag+always_hare+random seats three scripted policies one, two and three places after the agent;
+always_stag:always_hare plays the first half of the episodes in one way, and the second half in another."""
 EXAMPLES = [
     "omg adapt --checkpoint_path=results/hop --test_nepisode=100",
     "omg adapt --checkpoint_path=results/hop --pool=rules --co_players=[always_stag,always_hare]",
     "omg adapt --checkpoint_path=results/hop --co_players=[always_stag+always_hare+always_hare] --same_boards",
     "omg adapt --checkpoint_path=results/hop --oracle_goals --save_replay",
 ]
-TIT_FOR_TAT = "tit_for_tat"
 
 
 def settings(command: Command) -> list[type]:
     return [AdaptSettings, RunSettings, SeatingSettings, PoolSettings]
-
-
-class CoPlayers(NamedTuple):
-    """Types of co-players that one controller plays; any of them in all other seats."""
-
-    names: tuple[str, ...]
-    group: PolicyGroup
-    friendly: int = -1
-    """The goal type that tit-for-tat counts as cooperation (-1: no reciprocal co-player)."""
-    goals: tuple[tuple[Any, ...], ...] = ()
-    """For the scripted policy in each other seat the function from its observation to its goal; None: it has none."""
-
-    def numbers_of(self, known: Sequence[Any]) -> list[list[int]] | None:
-        """Whose goals they are, as `Adaptation.play` asks for them."""
-        return [[known.index(goal) if goal in known else -1 for goal in team] for team in self.goals] or None
-
-    def only(self, *places: int) -> CoPlayers:
-        def at(x: tuple[Any, ...]) -> tuple[Any, ...]:
-            return tuple(x[i] for i in places) if x else ()
-
-        policies = jax.tree.map(lambda x: x[jnp.array(places)], self.group.policies)
-        group = self.group._replace(policies=policies, ids=at(self.group.ids))
-        return self._replace(names=at(self.names), group=group, goals=at(self.goals))
 
 
 def main(command: Command) -> int:
@@ -108,7 +84,7 @@ def adapt(found: checkpoints.Checkpoint, config: dict[str, Any], folder: Path) -
             )
         apart = [others.only(i) for others in everyone for i in range(len(others.names))]
         # One oracle serves all seats.
-        everyone = [others for others in apart if others.goals and len({*others.goals[0]}) == 1]
+        everyone = [others for others in apart if others.goals and len({*others.goals[0], *others.later[0]}) == 1]
         everyone = [others for others in everyone if others.goals[0][0] is not None]
         if not everyone:
             raise UserError(
@@ -123,16 +99,17 @@ def adapt(found: checkpoints.Checkpoint, config: dict[str, Any], folder: Path) -
     agents = jax.tree.map(lambda *x: jnp.stack(x), *player.params)
     keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(jax.random.key(int(config["seed"])), jnp.arange(seeds))
     programs: dict[Any, Adaptation] = {}
-    known = [*dict.fromkeys(goal for others in everyone for team in others.goals for goal in team if goal is not None)]
+    teams = [team for others in everyone for team in (*others.goals, *others.later)]
+    known = [*dict.fromkeys(goal for team in teams for goal in team if goal is not None)]
     with ProgressReport(f"{player.name} adapts", len(everyone), unit="types of co-players") as progress:
         for i, others in enumerate(everyone):
             mac = HopMAC(env, config, oracle=others.goals[0][0]) if s.oracle_goals else player.mac
             # Scripted policies share a program, unless the agent has the oracle of one of them.
-            of = (id(others.group.mac), others.names if s.oracle_goals else len(others.names))
+            of = (id(others.group.mac), others.names if s.oracle_goals else len(others.names), others.changes)
             if of not in programs:
                 programs[of] = Adaptation(
                     env, mac, others.group.mac, encounters, s.adapt_episodes, others.friendly, len(others.names),
-                    seeds, s.same_boards, known,
+                    seeds, s.same_boards, known, others.changes,
                 )  # fmt: skip
             played = programs[of].play(agents, others.group.policies, keys, others.numbers_of(known))
             results |= dict(zip(others.names, played, strict=True))
@@ -171,46 +148,6 @@ def choose_co_players(env: MultiAgentEnv, config: Mapping[str, Any], wanted: Seq
     for group in pool.groups(env.spec, [i for i in ids if not pool.members[i].is_scripted]):
         found.append(CoPlayers(tuple(pool.members[i].name for i in group.ids), group))
     return only_some(found, wanted)
-
-
-def only_some(everyone: list[CoPlayers], wanted: Sequence[str] | None) -> list[CoPlayers]:
-    if wanted is None:
-        return everyone
-    known = [name for others in everyone for name in others.names]
-    if unknown := [name for name in wanted if name not in known]:
-        raise UserError(f"there is no co-player {', '.join(map(str, unknown))} here: known are {', '.join(known)}.")
-    places = [[i for i, name in enumerate(others.names) if name in wanted] for others in everyone]
-    return [others.only(*chosen) for others, chosen in zip(everyone, places, strict=True) if chosen]
-
-
-def mixtures(env: MultiAgentEnv, names: Sequence[str], wanted: Sequence[str] | None) -> list[str]:
-    """The teams of scripted policies among the co-players asked for, as in always_stag+always_hare+always_hare."""
-    teams = [str(name) for name in wanted or () if "+" in str(name)]
-    for team in teams:
-        members, seats = team.split("+"), env.spec.n_agents - 1
-        if unknown := [name for name in members if name not in names]:
-            raise UserError(f"{team}: there is no scripted policy {unknown[0]!r} here: known are {', '.join(names)}.")
-        if len(members) != seats:
-            raise UserError(f"{team} names {len(members)} co-players: {env.spec.name} has {seats} seats for them here.")
-    return teams
-
-
-def scripted_co_players(env: MultiAgentEnv, names: Sequence[str]) -> CoPlayers:
-    """Scripted policies, teams of them and tit-for-tat, all played by one controller."""
-    policies = scripted_REGISTRY[env.spec.name]
-    replies = REPLIES.get(env.spec.name, ())
-    teams = [name.split("+") if "+" in name else [name] * (env.spec.n_agents - 1) for name in names]
-    # In a repeated matrix game tit-for-tat is a policy within an episode.
-    across = TIT_FOR_TAT if replies else None
-    single = dict.fromkeys(name for name in (*(n for team in teams for n in team), *replies) if name != across)
-    made = {name: policies[name](env.spec) for name in single}
-    place = {name: i for i, name in enumerate(made)}
-    pairs = [[[place[r] for r in (replies if n == across else (n, n))] for n in team] for team in teams]
-    group = PolicyGroup(ReciprocalMAC(env.spec, *made.values()), jnp.array(pairs, jnp.int32), tuple(range(len(names))))
-    pursued = "goal" if env.exclusive_goals else "strategy"
-    goals = tuple(tuple(getattr(made.get(n), pursued, None) for n in team) for team in teams)
-    # Cooperation is the highest goal type: a stag, or any drift.
-    return CoPlayers(tuple(names), group, max(env.goal_types) if replies else -1, goals)
 
 
 def summarise(env: MultiAgentEnv, seeds: Sequence[Adapted]) -> dict[str, Estimate]:

@@ -92,7 +92,7 @@ class ReciprocalMAC(Controller):
 
     For each of the seats that it fills, `params` holds two indices: the policy after an episode in which the others
     cooperated (and in the first episode), and the policy after one in which they did not. Tit-for-tat has two different
-    ones, other policies the same twice.
+    ones, other policies the same twice. Who changes half-way has two as well; the caller then says when.
     """
 
     can_be_focal = False

@@ -66,9 +66,12 @@ class Adaptation:
     def __init__(
         self, env: MultiAgentEnv, focal: Any, others: Any, encounters: int, episodes: int, friendly: int = -1,
         types: int = 1, seeds: int = 1, same_boards: bool = False,
-        goals: Sequence[Callable[[Array], Array]] = (),
+        goals: Sequence[Callable[[Array], Array]] = (), changes: Sequence[bool] = (),
     ):  # fmt: skip
-        """`goals` map a scripted co-player's observation to its true goal; `play` says whose they are."""
+        """`goals` map a scripted co-player's observation to its true goal; `play` says whose they are.
+
+        `changes` says of each type whether its second policies play in the second half of the episodes.
+        """
         n = env.spec.n_agents
         self.env, self.focal, self.episodes, self.types, self.n_seeds = env, focal, episodes, types, seeds
         self.friendly = friendly
@@ -77,6 +80,9 @@ class Adaptation:
         self.mac = MultiModuleMAC(env.spec, focal, (0,), (Side(others, tuple(range(1, n)), types),))
         self.same_boards = same_boards
         self.goals = goals
+        self.changes = jnp.array(changes or [False] * types)
+        self.moods = friendly >= 0 or any(changes)
+        """Whether a co-player has two policies for each seat, and a mood that says which one plays."""
         self.carries = focal.prior_size > 0
         """Whether the agent carries something over to the next episode (`carry_over`, `carry_memory`)."""
         scheme, groups = make_scheme(env.spec)
@@ -91,18 +97,21 @@ class Adaptation:
             scheme["predicted"] = Field((), "int16", "agents")
         self.runner = VectorRunner(env, self.mac, scheme, groups, n * types * self.envs, seeds)
         self.seats = jnp.repeat(jnp.arange(n), types * self.envs)
+        self.type_of_row = jnp.tile(jnp.repeat(jnp.arange(types), self.envs), n)
+        self.second_half = episodes // 2
         self.compiled = jax.jit(self._play)
 
     def play(
-        self, agents: Any, others: Any, keys: Array, whose: Sequence[Sequence[int]] | None = None
+        self, agents: Any, others: Any, keys: Array, whose: Sequence[Sequence[Sequence[int]]] | None = None
     ) -> list[list[Adapted]]:
         """For every type of co-player, every seed's encounters.
 
         `agents` and `keys` have a leading seed axis; `others`, the policies in all other seats, one over types. For
-        each type `whose` names the goals of the co-players 1, 2, … places after the agent by their number (-1: none).
+        both halves of an encounter and each type `whose` names the goals of the co-players 1, 2, … places after the
+        agent by their number (-1: none).
         """
         n = self.env.spec.n_agents
-        named = jnp.full((self.types, n - 1), -1) if whose is None else jnp.array(whose)
+        named = jnp.full((2, self.types, n - 1), -1) if whose is None else jnp.array(whose)
         numbers = {name: np.asarray(x) for name, x in self.compiled(agents, others, keys, named).items()}
 
         def of(x: np.ndarray, i: int, seed: int) -> np.ndarray:
@@ -125,19 +134,21 @@ class Adaptation:
 
         def episode(carry, number):
             prior, mood = carry
-            given = TeamPrior(prior, (mood,) if self.friendly >= 0 else ())
+            given = TeamPrior(prior, (mood,) if self.moods else ())
             fresh = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, 0 if self.same_boards else number)
             t_env = jnp.zeros(self.n_seeds, jnp.int32)
             played, stats, memory, _ = self.runner.play(team, t_env, fresh, True, prior=given)
             assert played is not None
-            numbers = jax.vmap(lambda batch, of: self._measure(batch, of, whose))(played, stats)
+            late = number >= self.second_half
+            numbers = jax.vmap(lambda batch, of: self._measure(batch, of, whose[late.astype(int)]))(played, stats)
             if self.models:
                 prior = jax.vmap(self.focal.next_prior)(memory.trained)
             elif self.carries:
                 prior = jax.vmap(self._carried)(agents, played, prior)
-            return (prior, numbers["goal_type"] == self.friendly), numbers
+            friendly = numbers["goal_type"] == self.friendly
+            return (prior, jnp.where(self.changes[self.type_of_row], number + 1 < self.second_half, friendly)), numbers
 
-        start_mood = jnp.ones(self.runner.leading, bool)
+        start_mood = jnp.broadcast_to(~self.changes[self.type_of_row] | (self.second_half > 0), self.runner.leading)
         return jax.lax.scan(episode, (prior, start_mood), jnp.arange(self.episodes))[1]
 
     def _carried(self, agent: Any, played: EpisodeBatch, prior: Array) -> Array:
@@ -199,9 +210,8 @@ class Adaptation:
         obs, n = played.obs[:, :-1], self.env.spec.n_agents
         each = [jax.vmap(jax.vmap(jax.vmap(goal)))(obs) for goal in self.goals]
         # Rows are seats × types × environments; a column is so many places after the agent's seat. The agent has none.
-        of_row = jnp.tile(jnp.repeat(jnp.arange(self.types), self.envs), n)
         after = (jnp.arange(n) - self.seats[:, None]) % n
-        which = jnp.pad(whose, ((0, 0), (1, 0)), constant_values=-1)[of_row[:, None], after]
+        which = jnp.pad(whose, ((0, 0), (1, 0)), constant_values=-1)[self.type_of_row[:, None], after]
         known = jnp.take_along_axis(jnp.stack(each, -1), jnp.maximum(which, 0)[:, None, :, None], -1)[..., 0]
         return jnp.where(which[:, None] >= 0, known, -1)
 

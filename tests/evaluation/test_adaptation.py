@@ -5,12 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from omg.commands.adapt import choose_co_players, mixtures, only_some, scripted_co_players, show, summarise
+from omg.commands.adapt import choose_co_players, show, summarise
 from omg.controllers import BasicMAC, HopMAC
 from omg.controllers.scripted_controller import ReciprocalMAC, ScriptedMAC
 from omg.envs import make
 from omg.evaluation.adaptation import POINTS, Adaptation, at_points, last_type, steps_to_half
 from omg.opponents import REGISTRY as SCRIPTED
+from omg.opponents.co_players import mixtures, only_some, scripted_co_players
 from omg.utils.settings import UserError
 
 
@@ -103,7 +104,7 @@ def test_beliefs_of_several_agents_about_several_types_of_co_players(hunt):
     agents = jax.jit(jax.vmap(mac.init_params))(keys(2))
     goals = [policy.goal for policy in policies]
     program = Adaptation(hunt, mac, ReciprocalMAC(hunt.spec, *policies), 8, 3, types=2, seeds=2, goals=goals)
-    met = program.play(agents, in_all_seats([0, 0], [1, 1]), keys(2), [[0, 0, 0], [1, 1, 1]])
+    met = program.play(agents, in_all_seats([0, 0], [1, 1]), keys(2), [[[0, 0, 0], [1, 1, 1]]] * 2)
     for number, seeds in enumerate(met):
         for one in seeds:
             assert one.goal_belief.shape == (3, 8, POINTS)
@@ -119,7 +120,7 @@ def test_beliefs_of_several_agents_about_several_types_of_co_players(hunt):
                 np.testing.assert_allclose(first[2], 0.7 * first[1] + 0.3, atol=2e-3)
     assert not np.array_equal(met[0][0].goal_belief, met[0][1].goal_belief), "two seeds differ"
     # A co-player without a goal has the same rows in the table, without numbers.
-    unknown = program.play(agents, in_all_seats([0, 0], [1, 1]), keys(2), [[0, 0, 0], [-1, -1, -1]])
+    unknown = program.play(agents, in_all_seats([0, 0], [1, 1]), keys(2), [[[0, 0, 0], [-1, -1, -1]]] * 2)
     summary = {name: summarise(hunt, seeds) for name, seeds in zip(("stag", "random"), unknown, strict=True)}
     row = "belief in the true goal, halfway"
     assert np.isfinite(summary["stag"][row].mean)
@@ -165,7 +166,7 @@ def test_a_team_has_one_policy_in_each_seat(hunt):
     assert pairs.tolist() == [[0, 0], [1, 1], [1, 1]]
     stag, hare = (everyone.goals[i][0] for i in range(2))
     assert everyone.goals[2] == (stag, hare, hare)
-    assert everyone.numbers_of([hare, stag])[2] == [1, 0, 0]
+    assert everyone.numbers_of([hare, stag])[0][2] == [1, 0, 0]
     focal = ScriptedMAC(hunt.spec, SCRIPTED["stag_hunt"]["always_stag"](hunt.spec))
     program = Adaptation(hunt, focal, everyone.group.mac, 16, 1, types=3)
     met = program.play(None, everyone.group.policies, keys())[2][0]
@@ -175,11 +176,38 @@ def test_a_team_has_one_policy_in_each_seat(hunt):
 
 @pytest.mark.parametrize(
     ("team", "said"),
-    [("always_stag+nobody+always_hare", "no scripted policy 'nobody'"), ("always_stag+always_hare", "3 seats")],
+    [
+        ("always_stag+nobody+always_hare", "no scripted policy 'nobody'"),
+        ("always_stag+always_hare", "3 seats"),
+        ("always_stag:always_hare:always_stag", "more than once"),
+        ("always_stag:tit_for_tat", "changes by itself"),
+    ],
 )
 def test_a_team_that_cannot_be_seated(hunt, team, said):
     with pytest.raises(UserError, match=said):
-        mixtures(hunt, ["always_stag", "always_hare"], [team])
+        mixtures(hunt, ["always_stag", "always_hare", "tit_for_tat"], [team])
+
+
+def test_co_players_that_change_play_another_policy_in_the_second_half(hunt):
+    """Four episodes with a hare hunter: it catches its hare; the three others hunt the stag, then hares."""
+    changing = "always_stag:always_hare"
+    names = ["always_stag", "always_hare", changing, "tit_for_tat"]
+    everyone = scripted_co_players(hunt, names)
+    assert np.asarray(everyone.group.policies)[2].tolist() == [[0, 1]] * 3
+    assert everyone.changes == (False, False, True, False)
+    stag, hare = everyone.goals[0][0], everyone.goals[1][0]
+    assert [half[2] for half in everyone.numbers_of([hare, stag])] == [[1, 1, 1], [0, 0, 0]]
+    assert everyone.only(2).changes == (True,)
+    focal = ScriptedMAC(hunt.spec, SCRIPTED["stag_hunt"]["always_hare"](hunt.spec))
+    arguments = (hunt, focal, everyone.group.mac, 16, 4, everyone.friendly, 4)
+    program = Adaptation(*arguments, changes=everyone.changes)
+    met = [of_type[0].team_return for of_type in program.play(None, everyone.group.policies, keys())]
+    stags, hares, changed, reciprocal = met
+    assert (stags >= 10).mean() > 0.9
+    np.testing.assert_allclose(hares, 4)
+    assert (changed[:2] >= 10).mean(1).min() > 0.9
+    np.testing.assert_allclose(changed[2:], 4)
+    np.testing.assert_allclose(reciprocal[1:], 4, err_msg="tit-for-tat answers the agent's hare at once")
 
 
 def test_co_players_are_chosen_by_name(hunt):
