@@ -39,8 +39,9 @@ from omg.utils.settings import UserError, fill
 SUMMARY = """\
 Seats a saved agent with copies of one co-player in all other seats, for adapt_episodes episodes in a row, and reports
 the agent's return by episode, the goal types it reached, and for agents with beliefs how accurate they are. Without
---pool: every scripted policy of the environment. With --pool=rules: those of pool_rules and pool_test_rules, by default
-the run's own. With --pool=DIR: the unseen members of that pool. co_players chooses by name, also training members;
+--pool: every scripted policy of the environment (stochastic_0 and the like only if co_players names them). With
+--pool=rules: those of pool_rules and pool_test_rules, by default the run's own. With --pool=DIR: the unseen members of
+that pool. co_players chooses by name, also training members;
 always_stag+always_hare+random seats three scripted policies one, two and three places after the agent;
 always_stag:always_hare plays the first half of the episodes in one way, and the second half in another."""
 EXAMPLES = [
@@ -134,7 +135,8 @@ def choose_co_players(env: MultiAgentEnv, config: Mapping[str, Any], wanted: Seq
     if not config.get("pool"):
         if not scripted:
             raise UserError(f"{env.spec.name} has no scripted policies: add --pool=DIR (omg pool makes one).")
-        names = [*(name for name in scripted if usual(name) or name in (wanted or ())), *reciprocal]
+        asked = {part for name in wanted or () for part in str(name).replace(":", "+").split("+")}
+        names = [*(name for name in scripted if usual(name) or name in asked), *reciprocal]
         return only_some([scripted_co_players(env, [*names, *mixtures(env, names, wanted)])], wanted)
     pool = open_pool(config)
     unseen = SPLIT_NAMES if config["pool"] == SCRIPTED or wanted is not None else SPLIT_NAMES[1:]

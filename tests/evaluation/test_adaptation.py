@@ -254,4 +254,5 @@ def test_scripted_strategies_have_goals_only_where_strategies_are_the_goals():
     larger = make("matrix_game", payoff=[[1, 2, 3]] * 3, rounds=4)
     assert scripted_co_players(larger, ["tit_for_tat"]).goals == ((None,),)
     assert "stochastic_0" not in choose_co_players(larger, {"pool": None}, None)[0].names
-    assert choose_co_players(larger, {"pool": None}, ["stochastic_0"])[0].names == ("stochastic_0",)
+    for named in ("stochastic_0", "stochastic_0:tit_for_tat"):
+        assert choose_co_players(larger, {"pool": None}, [named])[0].names == (named,)
