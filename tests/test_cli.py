@@ -20,6 +20,7 @@ from omg.evaluation.replay import save_replay
 from omg.opponents import REGISTRY as scripted
 from omg.utils import checkpoints
 from omg.utils.jobs import run_jobs
+from omg.utils.settings import UserError
 
 SMALL = ["--rnn_hidden_dim=8", "--use_tensorboard=false", "--batch_size_run=1", "--updates_per_iteration=1"]
 QUICK = [*SMALL, "--config=vdn", "--env-config=climbing", "--t_max=200", "--test_interval=100", "--log_interval=50"]
@@ -363,6 +364,28 @@ def test_jobs_in_parallel_end_with_the_worst_status(tmp_path):
     assert {title: entry["done"] for title, entry in state.items()} == {"good": True, "bad": False, "beside": True}
     assert json.loads((tmp_path / "workflow.json").read_text()) == state
     assert not (tmp_path / "after_bad.log").exists()
+
+
+def test_a_job_that_fails_stops_only_the_jobs_that_need_it(tmp_path, capsys):
+    def stage(title, *after):
+        return Stage(title, Command("list"), tmp_path / title, after)
+
+    def run(job):
+        ran.append(job.title)
+        if job.title == "wrong":
+            raise UserError("no such thing.")
+        return {"bad": 3, "stopped": 130}.get(job.title, 0)
+
+    ran: list[str] = []
+    jobs = [stage("bad"), stage("needs_bad", "bad"), stage("wrong"), stage("fine"), stage("needs_needs", "needs_bad")]
+    assert run_jobs(jobs, 1, tmp_path, {}, run) == 3
+    assert ran == ["bad", "wrong", "fine"]
+    said = " ".join(capsys.readouterr().err.split())
+    assert "not finished: bad, needs_bad, needs_needs, wrong." in said
+    assert "wrong: no such thing." in said
+    ran.clear()
+    assert run_jobs([stage("stopped"), stage("fine")], 1, tmp_path, {}, run) == 130
+    assert ran == ["stopped"]
 
 
 @pytest.mark.parametrize(("map_name", "each_seat"), [("8m", 16), ("3s_vs_5z", 40)])

@@ -129,15 +129,15 @@ def test_ctrl_c_in_any_stage_is_resumed_there(plan, tmp_path, stage, monkeypatch
     assert ran == titles[stage:], "from the stage that was stopped, without the finished ones"
 
 
-def test_a_stage_that_fails_ends_the_workflow_and_is_repeated(plan, tmp_path, monkeypatch):
+def test_a_stage_that_fails_stops_what_needs_it_and_is_repeated(plan, tmp_path, monkeypatch):
     ran = []
     words = ["workflow", str(plan), f"--run_dir={tmp_path / 'run'}"]
     imitate(monkeypatch, lambda title: ran.append(title) or 7 * (title == "pretrain_hop_plus"))
     assert main(words) == 7
-    assert ran == ["collect_rules", "pretrain_hop_plus"]
+    assert ran == ["collect_rules", "pretrain_hop_plus", "train_ppo"]
     imitate(monkeypatch, lambda title: ran.append(title) or 0)
     assert main(words) == 0
-    assert ran[2:] == ["pretrain_hop_plus", "train_ppo", "train_hop_plus", "adapt_train_hop_plus"]
+    assert ran[3:] == ["pretrain_hop_plus", "train_hop_plus", "adapt_train_hop_plus"]
 
 
 def test_independent_stages_run_at_once_and_dependent_ones_after_them(plan, tmp_path, monkeypatch):
@@ -279,6 +279,9 @@ def test_a_mistake_in_a_later_stage_is_reported_first_and_can_be_corrected(tmp_p
         assert status == 2
         assert "in stage" in said
         assert "Did you mean" in said
+    status, said = carry_out({"train": "iql"}, {"adapt": "train_iql", "simulations": 50})
+    assert status == 2
+    assert "in stage adapt_train_iql: simulations has no effect here: it is a setting of hop_mac" in said
     assert not ran
     assert not folder.exists()
     assert carry_out({"train": "iql"}, {"train": "vdn"})[0] == 0

@@ -23,6 +23,7 @@ from omg.envs import trust
 from omg.evaluation import comparison
 from omg.evaluation.adaptation import AdaptSettings
 from omg.opponents import zoo
+from omg.opponents.pool import PoolSettings
 from omg.utils.files import check_name, make_folder, write_json
 from omg.utils.jobs import run_jobs
 from omg.utils.settings import UserError, choose, convert, nearest
@@ -237,6 +238,8 @@ def check(plan: Plan, parent: Command) -> None:
                 for key in command.typed_keys():
                     if key not in known:
                         raise UserError(f"unknown key {key!r}.{nearest(key, known)}")
+                if trained := next((s.command for s in plan.stages if str(s.home) == str(model)), None):
+                    _check_test(command, trained)
             elif command.verb == "pool":
                 configuration.load(command)
             elif command.verb != "compare":
@@ -244,6 +247,15 @@ def check(plan: Plan, parent: Command) -> None:
                 resolve(configuration.load(command), command.typed_keys(), extra)
         except UserError as error:
             raise UserError(f"in stage {stage.title}: {error}") from error
+
+
+def _check_test(test: Command, trained: Command) -> None:
+    """The settings of a test are those of the model that an earlier stage trains."""
+    own = [key for key in test.typed_keys() if key not in ("checkpoint_path", "pool")]
+    changes = [(key, value) for key, value in test.updates if key in own]
+    config = configuration.override(configuration.load(trained), Command(updates=changes))
+    extra = [AdaptSettings] if test.verb == "adapt" else []
+    resolve(config, own, [*extra, *([PoolSettings] if test.get("pool") else [])])
 
 
 def read_state(plan: Plan, whole: bool = True) -> dict[str, Any]:

@@ -15,8 +15,11 @@ from typing import Any, Protocol
 
 from omg.utils.files import write_json
 from omg.utils.logging import say
+from omg.utils.settings import UserError
 
 STATE = "workflow.json"
+STOPPED = (130, 143)
+"""The statuses of a job that Ctrl-C or SIGTERM ended."""
 
 
 class Job(Protocol):
@@ -32,7 +35,10 @@ class Job(Protocol):
 
 
 def run_jobs(jobs: Sequence[Any], at_once: int, folder: Path, state: dict[str, Any], run: Callable[[Any], int]) -> int:
-    """Runs what is not done yet; `state` is what earlier calls did. Returns the first bad status, or 0."""
+    """Runs what is not done yet; `state` is what earlier calls did. Returns the worst status, 0 if all is done.
+
+    A job that fails stops the jobs that need it, not the others.
+    """
     lock = threading.Lock()
 
     def record(job: Any, done: bool) -> None:
@@ -43,18 +49,41 @@ def run_jobs(jobs: Sequence[Any], at_once: int, folder: Path, state: dict[str, A
     def is_done(job: Any) -> bool:
         return bool(state.get(job.title, {}).get("done"))
 
-    if at_once == 1:
-        for i, job in enumerate(jobs):
-            if is_done(job) and job.command.verb != "compare":
-                continue
-            say(f"[{i + 1}/{len(jobs)}] {job.title}: omg {' '.join(job.words())}", "bold")
-            record(job, False)
-            status = run(job)
-            if status:
-                return status
+    if at_once > 1:
+        return _at_once(jobs, at_once, folder, record, is_done, run)
+    worst, missing = 0, set[str]()
+    for i, job in enumerate(jobs):
+        if is_done(job) and job.command.verb != "compare":
+            continue
+        if missing & set(job.after):
+            missing.add(job.title)
+            continue
+        say(f"[{i + 1}/{len(jobs)}] {job.title}: omg {' '.join(job.words())}", "bold")
+        record(job, False)
+        status = _status_of(run, job)
+        if status in STOPPED:
+            return status
+        if status:
+            missing.add(job.title)
+            worst = max(worst, status)
+        else:
             record(job, True)
-        return 0
-    return _at_once(jobs, at_once, folder, record, is_done, run)
+    _report(missing)
+    return worst
+
+
+def _status_of(run: Callable[[Any], int], job: Any) -> int:
+    """The status of a job in this process; what is wrong with one job is said, and the others go on."""
+    try:
+        return run(job)
+    except UserError as error:
+        say(f"omg: {job.title}: {error}", "red")
+        return 2
+
+
+def _report(missing: set[str]) -> None:
+    if missing:
+        say(f"not finished: {', '.join(sorted(missing))}.", "yellow")
 
 
 def _at_once(jobs: Sequence[Any], at_once: int, folder: Path, record: Any, is_done: Any, run: Any) -> int:
@@ -65,7 +94,7 @@ def _at_once(jobs: Sequence[Any], at_once: int, folder: Path, record: Any, is_do
         if stopping.is_set():
             return 130
         record(job, False)
-        status = run(job) if job.command.verb == "compare" else _in_process(job, folder, running, at_once)
+        status = _status_of(run, job) if job.command.verb == "compare" else _in_process(job, folder, running, at_once)
         if not status:
             record(job, True)
         return status
@@ -77,7 +106,7 @@ def _at_once(jobs: Sequence[Any], at_once: int, folder: Path, record: Any, is_do
     with ThreadPoolExecutor(at_once) as executor, _sigterm_as_ctrl_c():
         try:
             while pending or futures:
-                ready = [job for job in pending if set(job.after) <= finished] if not worst else []
+                ready = [job for job in pending if set(job.after) <= finished] if worst not in STOPPED else []
                 for job in ready[: at_once - len(futures)]:
                     pending.remove(job)
                     futures[executor.submit(start, job)] = job
@@ -93,6 +122,7 @@ def _at_once(jobs: Sequence[Any], at_once: int, folder: Path, record: Any, is_do
             for process in running:
                 process.send_signal(signal.SIGINT)
             raise
+    _report({job.title for job in jobs} - finished)
     return worst
 
 
