@@ -16,6 +16,7 @@ from omg.commands.stages import Stage
 from omg.config import Command
 from omg.controllers.scripted_controller import ScriptedMAC
 from omg.envs import make
+from omg.evaluation.recording import record_team
 from omg.evaluation.replay import save_replay
 from omg.opponents import REGISTRY as scripted
 from omg.utils import checkpoints
@@ -116,7 +117,7 @@ def test_save_replay_writes_an_animation_of_the_environment(tmp_path):
     assert main(words) == 0
     env = make("foraging")
     nearest_food = ScriptedMAC(env.spec, scripted["foraging"]["nearest_food"](env.spec))
-    save_replay(env, nearest_food, None, jax.random.key(0), tmp_path / "scripted.gif")
+    save_replay(record_team(env, nearest_food, None, jax.random.key(0)), tmp_path / "scripted.gif")
     with Image.open(tmp_path / "r/replay.gif") as trained, Image.open(tmp_path / "scripted.gif") as other:
         assert trained.format == "GIF"
         assert trained.size == other.size

@@ -22,7 +22,8 @@ from omg.controllers import HopMAC
 from omg.envs import MultiAgentEnv
 from omg.evaluation.adaptation import POINTS, Adaptation, Adapted, AdaptSettings
 from omg.evaluation.figures import COLOURS, plain, pyplot, save
-from omg.evaluation.replay import check_render, save_focal_replay
+from omg.evaluation.recording import check_render, record_focal
+from omg.evaluation.replay import save_replay
 from omg.evaluation.statistics import Estimate, estimate
 from omg.opponents import REGISTRY as scripted_REGISTRY
 from omg.opponents.co_players import TIT_FOR_TAT, CoPlayers, mixtures, only_some, scripted_co_players
@@ -124,7 +125,8 @@ def adapt(found: checkpoints.Checkpoint, config: dict[str, Any], folder: Path) -
     write_text(folder / "config.yaml", yaml.safe_dump(dict(config), sort_keys=False))
     if config.get("save_replay"):
         last, key = everyone[-1].only(len(everyone[-1].names) - 1).group, jax.random.key(int(config["seed"]))
-        save_focal_replay(env, player.mac, player.params[0], last, key, folder / "replay.gif", player.vae)
+        episode = record_focal(env, player.mac, player.params[0], last, key, player.vae)
+        save_replay(episode, folder / "replay.gif")
     return {name: {m: e._asdict() for m, e in numbers.items()} for name, numbers in summary.items()}
 
 

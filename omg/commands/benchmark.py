@@ -17,7 +17,7 @@ from omg.build import make_env, needs_of
 from omg.commands import stages
 from omg.commands.stages import check_trust
 from omg.config import Command
-from omg.evaluation.replay import check_render
+from omg.evaluation.recording import check_render
 from omg.evaluation.scoreboard import (
     BOUNDS,
     TaskBounds,

@@ -26,7 +26,8 @@ from omg.envs import MultiAgentEnv
 from omg.evaluation import report
 from omg.evaluation.encounters import Encounter, Result
 from omg.evaluation.metrics import over_seeds, summarise
-from omg.evaluation.replay import check_render, save_focal_replay, save_replay
+from omg.evaluation.recording import check_render, record_focal, record_team
+from omg.evaluation.replay import save_replay
 from omg.opponents.pool import SPLIT_NAMES, PoolSettings
 from omg.opponents.seating import SeatingSettings
 from omg.runners import PolicyGroup
@@ -104,11 +105,13 @@ def as_trained(found: checkpoints.Checkpoint, config: dict[str, Any], folder: Pa
         player = load_player(found, env, config)
         group = experiment.loop.runner.opponents[0].groups[-1]
         names = names_in_replay(player.name, open_pool(experiment.config), group)
-        key, path = jax.random.key(run.seed), folder / "replay.gif"
-        save_focal_replay(env, player.mac, player.params[0], group, key, path, player.vae, names)
+        key = jax.random.key(run.seed)
+        episode = record_focal(env, player.mac, player.params[0], group, key, player.vae, names)
+        save_replay(episode, folder / "replay.gif")
     elif run.save_replay:
         params = acting if run.seeds == 1 else jax.tree.map(lambda x: x[0], acting)
-        save_replay(experiment.env, experiment.mac, params, jax.random.key(run.seed), folder / "replay.gif")
+        episode = record_team(experiment.env, experiment.mac, params, jax.random.key(run.seed), run.name)
+        save_replay(episode, folder / "replay.gif")
     show(summary)
     return summary
 
@@ -130,7 +133,8 @@ def with_pool(
         check_render(env)
         key = jax.random.key(config["seed"])
         names = names_in_replay(player.name, pool, groups[-1])
-        save_focal_replay(env, player.mac, player.params[0], groups[-1], key, folder / "replay.gif", player.vae, names)
+        episode = record_focal(env, player.mac, player.params[0], groups[-1], key, player.vae, names)
+        save_replay(episode, folder / "replay.gif")
     results, played = play_all(env, player, groups, episodes, f"{player.name} with {len(ids)} partners")
     estimates = report.write(folder, pool, results, seeds, f"{player.name} on {config['env_config']}")
     return {"episodes_per_opponent": played, "opponents": report.plain_numbers(estimates)}

@@ -20,7 +20,8 @@ from omg.commands import SACRED_COMMANDS
 from omg.commands.common import configure, names_in_replay, prepared, trust_modules
 from omg.config import Command
 from omg.evaluation.figures import learning_curve
-from omg.evaluation.replay import check_render, save_focal_replay, save_replay
+from omg.evaluation.recording import check_render, record_focal, record_team
+from omg.evaluation.replay import save_replay
 from omg.training.restore import check_seeds, load_learner, start_of
 from omg.training.settings import RunSettings
 from omg.training.trainer import Trainer
@@ -218,10 +219,10 @@ def draw_replay(experiment: Experiment, params: Any, folder: Path) -> None:
     params = params if experiment.settings.seeds == 1 else jax.tree.map(lambda x: x[0], params)
     key, path = jax.random.key(experiment.settings.seed), folder / "replay.gif"
     if not experiment.learner.focal:
-        save_replay(experiment.env, experiment.mac, params, key, path)
+        save_replay(record_team(experiment.env, experiment.mac, params, key, experiment.settings.name), path)
         return
     runner: Any = experiment.loop.runner
     vae = experiment.learner.artifacts.get("vae")
     group = runner.opponents[0].groups[-1]
     names = names_in_replay(experiment.settings.name, open_pool(experiment.config), group)
-    save_focal_replay(experiment.env, experiment.mac, params, group, key, path, vae, names)
+    save_replay(record_focal(experiment.env, experiment.mac, params, group, key, vae, names), path)

@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
-from PIL import Image
 
-from omg.envs.grid import COLOURS, GOAL_SIZE, MOVE_NAMES, board, disc, relative_goals, steps_to
+from omg.envs.grid import CELL, COLOURS, GOAL_SIZE, MOVE_NAMES, board, disc, relative_goals, steps_to
 from omg.envs.multiagentenv import Goals, MultiAgentEnv, Spec, Storage, Timestep, rows_of
+from omg.envs.scene import Scene
 from omg.utils.settings import UserError
 
 NOOP, UP, DOWN, LEFT, RIGHT, LOAD = range(6)
@@ -192,14 +192,18 @@ class Foraging(MultiAgentEnv):
     def goal_distance(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows goal"]:
         return steps_to(self.goal_features(obs), self.scale)
 
-    def render(self, state: Board) -> Image.Image:
-        picture, draw = board(self.settings.grid_size)
+    def draw(self, state: Board) -> Scene:
+        scene = board(self.settings.grid_size)
         for position, level, eaten in zip(state.food, state.food_level, state.eaten, strict=True):
             if not eaten:
-                disc(draw, position, 11, FOOD_COLOUR, str(int(level)))
+                disc(scene, position, 11, FOOD_COLOUR, str(int(level)))
         for i, (position, loading) in enumerate(zip(state.agents, state.loading, strict=True)):
-            disc(draw, position, 16, COLOURS[i % len(COLOURS)], f"{i + 1}" + ("!" if loading else ""))
-        return picture
+            disc(scene, position, 16, COLOURS[i % len(COLOURS)], f"{i + 1}" + ("!" if loading else ""))
+            if self.spec.partial:
+                row, column = (int(p) for p in position)
+                box = (column - self.sight, row - self.sight, column + self.sight + 1, row + self.sight + 1)
+                scene.sights.append(["rectangle", *(edge * CELL for edge in box)])
+        return scene
 
 
 def _check(s: ForagingSettings) -> None:

@@ -8,14 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
-from PIL import Image, ImageDraw
+
+from omg.envs.scene import LINES, Colour, Scene
 
 MOVES = np.array([[0, 0], [-1, 0], [1, 0], [0, -1], [0, 1]], np.int32)
 """The actions stay, up, down, left and right as changes of (row, column)."""
 MOVE_NAMES = ("stay", "up", "down", "left", "right")
 
 CELL = 40
-PAPER, LINES = (247, 245, 240), (214, 210, 200)
 COLOURS = ((41, 98, 155), (39, 125, 90), (120, 80, 160), (190, 120, 30), (90, 90, 90), (170, 60, 110))
 
 
@@ -74,26 +74,17 @@ def steps_to(features: Float[Array, "*rows goal feature"], cell: float) -> Float
     return jnp.where(features[..., 3] > 0, features[..., 2] / cell, jnp.inf)
 
 
-def board(size: int) -> tuple[Image.Image, ImageDraw.ImageDraw]:
-    """An empty board of `size` × `size` cells, and the pen to draw on it."""
-    picture = Image.new("RGB", (size * CELL + 1, size * CELL + 1), PAPER)
-    draw = ImageDraw.Draw(picture)
+def board(size: int) -> Scene:
+    """An empty board of `size` × `size` cells."""
+    scene = Scene(size * CELL + 1, size * CELL + 1)
     for i in range(size + 1):
-        draw.line([(0, i * CELL), (size * CELL, i * CELL)], fill=LINES)
-        draw.line([(i * CELL, 0), (i * CELL, size * CELL)], fill=LINES)
-    return picture, draw
+        scene.line((0, i * CELL, size * CELL, i * CELL), LINES)
+        scene.line((i * CELL, 0, i * CELL, size * CELL), LINES)
+    return scene
 
 
-def disc(
-    draw: ImageDraw.ImageDraw,
-    place: Sequence[int],
-    radius: int,
-    colour: tuple[int, int, int],
-    label: str,
-    shift: int = 0,
-) -> None:
+def disc(scene: Scene, place: Sequence[int], radius: int, colour: Colour, label: str, shift: int = 0) -> None:
     """Draws a labelled disc in a cell, `shift` pixels off its centre."""
-    y, x = (int(p) * CELL + CELL // 2 for p in place)
-    x, y = x + shift, y + shift
-    draw.ellipse([x - radius, y - radius, x + radius, y + radius], fill=colour)
-    draw.text((x, y), label, fill="white", anchor="mm")
+    y, x = (int(p) * CELL + CELL // 2 + shift for p in place)
+    scene.disc(x, y, radius, colour)
+    scene.text(x, y, label)

@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
-from PIL import Image, ImageDraw
 
-from omg.envs.grid import COLOURS, LINES, PAPER
+from omg.envs.grid import COLOURS
 from omg.envs.multiagentenv import GameType, Goals, MultiAgentEnv, Spec, Timestep, rows_of
+from omg.envs.scene import LINES, Scene
 from omg.envs.strategies import FIRST, memory_one, situation, table_of
 from omg.utils.settings import UserError, nearest
 
@@ -143,29 +143,28 @@ class MatrixGame(MultiAgentEnv):
         last = last[..., agent, (agent + jnp.arange(n)) % n, :].reshape(*obs.shape[:-1], n * a)
         return jnp.concatenate([obs[..., : self.n_states], last], -1)
 
-    def render(self, state: GameState) -> Image.Image:
+    def draw(self, state: GameState) -> Scene:
         """The last action of every agent; for two agents in the table of payoffs."""
         size, left = 300, 70
-        picture = Image.new("RGB", (size, size), PAPER)
-        draw = ImageDraw.Draw(picture)
+        scene = Scene(size, size)
         last, n, actions = np.asarray(state.last_actions), self.spec.n_agents, self.spec.n_actions
         rows, column = (actions if n == 2 else n), (size - left - 10) / actions
         row = (size - left - 10) / rows
         for j, name in enumerate(self.action_names):
             colour = COLOURS[1] if n == 2 else TEXT
-            draw.text((left + (j + 0.5) * column, left - 14), name, fill=colour, anchor="mm")
+            scene.text(left + (j + 0.5) * column, left - 14, name, colour)
         for i in range(rows):
             name = self.action_names[i] if n == 2 else f"agent {i + 1}"
-            draw.text((left - 6, left + (i + 0.5) * row), name, fill=COLOURS[0] if n == 2 else TEXT, anchor="rm")
+            scene.text(left - 6, left + (i + 0.5) * row, name, COLOURS[0] if n == 2 else TEXT, right=True)
             for j in range(actions):
                 box = [left + j * column, left + i * row, left + (j + 1) * column, left + (i + 1) * row]
                 chosen = (last == (i, j)).all() if n == 2 else last[i] == j
-                draw.rectangle(box, outline=LINES, fill=CHOSEN if chosen else None)
+                scene.rectangle(box, CHOSEN if chosen else None, LINES)
                 if n == 2 and i < self.actions[0] and j < self.actions[1]:
                     own, other = (f"{float(self.payoff[int(state.at), k, i, j]):g}" for k in (0, 1))
-                    draw.text((box[0] + column / 3, box[1] + row / 2), own, fill=COLOURS[0], anchor="mm")
-                    draw.text((box[0] + 2 * column / 3, box[1] + row / 2), other, fill=COLOURS[1], anchor="mm")
-        return picture
+                    scene.text(box[0] + column / 3, box[1] + row / 2, own, COLOURS[0])
+                    scene.text(box[0] + 2 * column / 3, box[1] + row / 2, other, COLOURS[1])
+        return scene
 
     def _timestep(self, state: GameState, reward: Array, terminated: Array) -> Timestep:
         n, a = self.spec.n_agents, self.spec.n_actions

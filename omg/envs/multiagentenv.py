@@ -15,6 +15,8 @@ from omg.utils.settings import UserError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from omg.envs.scene import Scene
+
 GameType = Literal["cooperative", "zero-sum", "mixed"]
 
 
@@ -182,9 +184,19 @@ class MultiAgentEnv:
         """
         return obs
 
-    def render(self, state: Any) -> Image | None:
-        """A picture of the environment state, or None if the environment cannot be drawn."""
+    def draw(self, state: Any) -> Scene | None:
+        """A drawing of the environment state as shapes, or None if the environment cannot be drawn."""
         return None
+
+    def render(self, state: Any) -> Image | None:
+        """A picture of the environment state: the drawing, painted. None if there is none."""
+        scene = self.draw(state)
+        return None if scene is None else scene.paint()
+
+    @property
+    def can_draw(self) -> bool:
+        """Whether the environment defines `draw`, or `render` itself."""
+        return type(self).draw is not MultiAgentEnv.draw or type(self).render is not MultiAgentEnv.render
 
 
 def checked(env: MultiAgentEnv) -> MultiAgentEnv:

@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
-from PIL import Image, ImageDraw
 
 from omg.envs.grid import COLOURS
 from omg.envs.jaxmarl_adapter import import_jaxmarl
 from omg.envs.multiagentenv import GameType, Goals, MultiAgentEnv, Spec, Timestep, rows_of
+from omg.envs.scene import LINES, Scene
 from omg.utils.settings import UserError
 
 DIRECTIONS = np.array([[0.0, 0.0], [-1.0, 0.0], [1.0, 0.0], [0.0, -1.0], [0.0, 1.0]])
@@ -143,20 +143,19 @@ class PredatorPrey(MultiAgentEnv):
             info={"catches": catches},
         )
 
-    def render(self, state: Any) -> Image.Image:
+    def draw(self, state: Any) -> Scene:
         game, _ = state
         size, half = 360, 1.5
-        picture = Image.new("RGB", (size, size), (247, 245, 240))
-        draw = ImageDraw.Draw(picture)
+        scene = Scene(size, size)
         edge = [size * (half - 1) / (2 * half), size * (half + 1) / (2 * half)]
-        draw.rectangle([edge[0], edge[0], edge[1], edge[1]], outline=(214, 210, 200))
+        scene.rectangle((edge[0], edge[0], edge[1], edge[1]), outline=LINES)
         n = self.settings.predators
         colours = [COLOURS[i % len(COLOURS)] for i in range(n)]
         colours += [(192, 57, 43)] + [(150, 146, 138)] * self.settings.obstacles
         for i, ((x, y), radius, colour) in enumerate(zip(game.p_pos, self.game.rad, colours, strict=True)):
             scale = size / (2 * half)
             cx, cy, r = (float(x) + half) * scale, (half - float(y)) * scale, float(radius) * scale
-            draw.ellipse([cx - r, cy - r, cx + r, cy + r], fill=colour)
+            scene.disc(cx, cy, r, colour)
             if i < n:
-                draw.text((cx, cy), str(i + 1), fill="white", anchor="mm")
-        return picture
+                scene.text(cx, cy, str(i + 1))
+        return scene

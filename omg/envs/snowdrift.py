@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
-from PIL import Image
 
 from omg.envs.grid import (
     COLOURS,
@@ -26,6 +25,7 @@ from omg.envs.grid import (
     steps_to,
 )
 from omg.envs.multiagentenv import Goals, MultiAgentEnv, Spec, Storage, Timestep, rows_of
+from omg.envs.scene import Scene
 from omg.utils.settings import UserError
 
 SNOW = (126, 160, 190)
@@ -131,11 +131,11 @@ class Snowdrift(MultiAgentEnv):
             info={"cleared": (~snow.there).sum().astype(jnp.float32)},
         )
 
-    def render(self, state: Snow) -> Image.Image:
-        picture, draw = board(self.settings.grid_size)
+    def draw(self, state: Snow) -> Scene:
+        scene = board(self.settings.grid_size)
         for name, cell, there in zip(self.goal_names, state.drifts, state.there, strict=True):
             if there:
-                disc(draw, cell, 15, SNOW, name)
+                disc(scene, cell, 15, SNOW, name)
         for i, cell in enumerate(state.players):
-            disc(draw, cell, 10, COLOURS[i % len(COLOURS)], f"{i + 1}", shift=3 * i - 4)
-        return picture
+            disc(scene, cell, 10, COLOURS[i % len(COLOURS)], f"{i + 1}", shift=3 * i - 4)
+        return scene

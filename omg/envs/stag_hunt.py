@@ -13,7 +13,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
-from PIL import Image
 
 from omg.envs.grid import (
     COLOURS,
@@ -29,6 +28,7 @@ from omg.envs.grid import (
     steps_to,
 )
 from omg.envs.multiagentenv import Goals, MultiAgentEnv, Spec, Storage, Timestep, rows_of
+from omg.envs.scene import Scene
 from omg.utils.settings import UserError
 
 BROWN, RED = (150, 111, 72), (176, 58, 46)
@@ -154,13 +154,13 @@ class StagHunt(MultiAgentEnv):
             },
         )
 
-    def render(self, state: Hunt) -> Image.Image:
-        picture, draw = board(self.settings.grid_size)
+    def draw(self, state: Hunt) -> Scene:
+        scene = board(self.settings.grid_size)
         for i, (cell, there) in enumerate(zip(state.prey, state.there, strict=True)):
             if there:
                 stag = bool(self.is_stag[i])
-                disc(draw, cell, 15 if stag else 10, RED if stag else BROWN, self.goal_names[i])
+                disc(scene, cell, 15 if stag else 10, RED if stag else BROWN, self.goal_names[i])
         for i, (cell, hunting) in enumerate(zip(state.hunters, state.hunting, strict=True)):
             if hunting:
-                disc(draw, cell, 10, COLOURS[i % len(COLOURS)], f"{i + 1}", shift=3 * i - 4)
-        return picture
+                disc(scene, cell, 10, COLOURS[i % len(COLOURS)], f"{i + 1}", shift=3 * i - 4)
+        return scene

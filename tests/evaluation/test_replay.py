@@ -1,19 +1,20 @@
 """Replays: what stands beside the board is what the focal agent inferred, and the lines around it are true."""
 
+import dataclasses
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image
 
-from omg.components.episode_buffer import refine
 from omg.controllers import BasicMAC
-from omg.controllers.om_controller import MultiModuleMAC, Side, TeamPolicies
 from omg.controllers.scripted_controller import ScriptedMAC
 from omg.envs import make
 from omg.envs.grid import COLOURS
 from omg.envs.matrix_game import CHOSEN
-from omg.evaluation import replay
+from omg.evaluation import recording, replay
 from omg.opponents import REGISTRY
 from omg.runners import PolicyGroup
 
@@ -25,69 +26,130 @@ MODEL = {
 
 
 @pytest.fixture(scope="module")
-def episode(foraging):
-    """An untrained agent that predicts actions, with a scripted partner."""
+def played(foraging):
+    """An untrained agent that predicts actions, with a scripted partner; its episode, and the batch it comes from."""
     focal = BasicMAC(foraging.spec, MODEL)
     agent = jax.jit(focal.init_params)(jax.random.key(0))
     group = PolicyGroup(
         ScriptedMAC(foraging.spec, REGISTRY["foraging"]["nearest_food"](foraging.spec)), jnp.arange(1), (0,)
     )
-    mac = MultiModuleMAC(foraging.spec, focal, (0,), (Side(group.mac, (1,), 1),))
-    states, batch = replay.play_episode(foraging, mac, TeamPolicies(agent, (group.policies,)), jax.random.key(1), 2)
-    return focal, agent, group, states, batch
+    batches = []
+    remember, recording.play_episode = recording.play_episode, lambda *a: batches.append(play(*a)) or batches[0]
+    play = remember
+    try:
+        episode = recording.record_focal(foraging, focal, agent, group, jax.random.key(1), names=("me", "other"))
+    finally:
+        recording.play_episode = remember
+    return episode, batches[0][1], focal, agent
 
 
-def test_predictions_stand_beside_the_actions_that_were_taken(episode, foraging, monkeypatch):
-    focal, agent, _, states, batch = episode
-    panels = [[("", foraging.render(state))] for state in states]
-    drawn = []
-    monkeypatch.setattr(replay, "bars", lambda *args: drawn.append(args) or panels[0][0][1])
-    replay.add_predictions(foraging, focal, agent, panels, refine(batch, 2))
-    assert len(drawn) == len(states)
-    for t, (_, probabilities, alive, names, _, first, taken) in enumerate(drawn[:-1]):
-        assert probabilities.shape == (1, 6)
-        assert probabilities.sum() == pytest.approx(1, abs=1e-5)
-        assert names == ["stay", "up", "down", "left", "right", "load"]
-        assert (first, bool(alive[0])) == (1, True)
-        assert taken[0] == int(batch.actions[0, t, 1])
+def test_predictions_stand_beside_the_actions_that_were_taken(played):
+    episode, batch, *_ = played
+    predicted = episode.shown[0]
+    assert predicted.title == "predicted next action"
+    assert predicted.names == ["stay", "up", "down", "left", "right", "load"]
+    assert predicted.seats == [1]
+    assert predicted.values.shape == (episode.steps, 1, 6)
+    np.testing.assert_allclose(predicted.values.sum(-1), 1, atol=1e-5)
+    assert predicted.alive.all()
+    np.testing.assert_array_equal(predicted.taken[:, 0], np.asarray(batch.actions[0, : episode.steps, 1]))
 
 
-def test_the_line_above_a_frame_counts_steps_and_rewards(episode, foraging, monkeypatch):
-    *_, states, batch = episode
+def test_the_agents_own_values_are_those_that_it_acted_by(played):
+    """Greedy in tests: the action that was taken has the highest value of those that were available."""
+    episode, batch, *_ = played
+    own = episode.shown[1]
+    assert (own.title, own.own, own.probabilities) == ("own action values", True, False)
+    np.testing.assert_array_equal(np.nanargmax(own.values[:, 0], -1), episode.actions[:, 0])
+    unavailable = np.asarray(batch.avail_actions[0, : episode.steps, 0]) == 0
+    assert np.isnan(own.values[:, 0][unavailable]).all()
+    assert np.isfinite(own.values[:, 0][~unavailable]).all()
+
+
+def test_an_episode_counts_steps_and_rewards(played, monkeypatch):
+    episode, batch, *_ = played
     said = []
-    monkeypatch.setattr(replay, "side_by_side", lambda env, panel, title, legend: said.append((title, legend)))
-    replay.framed(foraging, [[]] * len(states), batch, ["me", "other"])
-    reward = np.asarray(batch.reward[0])
-    steps = len(states) - 1
+    monkeypatch.setattr(replay, "side_by_side", lambda episode, panels, title, legend: said.append((title, legend)))
+    replay.frames_of(episode)
+    reward, steps = np.asarray(batch.reward[0]), episode.steps
     assert said[0] == (f"step 0 of {steps}    return so far: 0.00 (of the focal agent: 0.00)", ["me", "other"])
     own, team = reward[:, 0].sum(), reward.sum()
     assert team > 0, "the partner finds food"
     assert said[-1][0] == f"step {steps} of {steps}    return so far: {team:.2f} (of the focal agent: {own:.2f})"
 
 
-def test_bars_are_as_high_as_their_probabilities_and_in_the_agents_colour(foraging):
-    panel = np.asarray(replay.bars(foraging, np.array([[0.25, 0.75]]), np.array([True]), ["a", "b"], (230, 124), 1))
+def test_a_recorded_episode_is_read_back_with_every_scene_and_number(played, tmp_path):
+    episode, *_ = played
+    read = json.loads(episode.save(tmp_path).read_text())
+    assert len(read["frames"]) == episode.steps + 1
+    assert [read["board"] + frame for frame in read["frames"]] == [scene.shapes for scene in episode.scenes]
+    assert len(read["board"]) >= 12, "the lines of the board are written once"
+    assert all(shape[0] == "line" for shape in read["board"][:12])
+    shown = read["shown"][0]
+    assert shown["taken"] == episode.shown[0].taken.tolist()
+    np.testing.assert_allclose(np.array(shown["values"]), episode.shown[0].values, atol=1e-5)
+    own = np.array(read["shown"][1]["values"], float)
+    np.testing.assert_allclose(own, episode.shown[1].values, atol=1e-5)
+    assert read["own_return"][-1] == pytest.approx(episode.rewards[:, 0].sum(), abs=1e-4)
+
+
+def rows_of(values, alive, names, seats):
+    return recording.Rows("", seats, names, np.asarray(values)[None], np.asarray(alive)[None])
+
+
+def test_bars_are_as_high_as_their_probabilities_and_in_the_agents_colour(played):
+    episode = played[0]
+    rows = rows_of([[0.25, 0.75]], [True], ["a", "b"], [1])
+    panel = np.asarray(replay.bars(episode, rows, 0, (230, 124)))
     filled = (panel == COLOURS[1]).all(-1)
     low, high = filled[:, 60].sum(), filled[:, 160].sum()
     assert low == pytest.approx(25, abs=2)
     assert high == pytest.approx(75, abs=2)
-    dead = np.asarray(replay.bars(foraging, np.array([[0.25, 0.75]]), np.array([False]), ["a", "b"], (230, 124), 1))
+    dead = np.asarray(replay.bars(episode, rows._replace(alive=np.array([[False]])), 0, (230, 124)))
     assert not (dead == COLOURS[1]).all(-1)[:, 60].any()
 
 
 @pytest.mark.parametrize(("agents", "actions"), [(1, 70), (26, 36)])
-def test_bars_of_many_agents_and_actions_fit_into_a_battle(foraging, agents, actions):
-    rows, alive = np.full((agents, actions), 1 / actions), np.ones(agents, bool)
-    panel = replay.bars(foraging, rows, alive, [str(i) for i in range(actions)], (416, 416), 1, np.zeros(agents, int))
+def test_bars_of_many_agents_and_actions_fit_into_a_battle(played, agents, actions):
+    episode = dataclasses.replace(played[0], colours=[COLOURS[0]] * agents)
+    names = [str(i) for i in range(actions)]
+    rows = rows_of(np.full((agents, actions), 1 / actions), np.ones(agents, bool), names, list(range(agents)))
+    panel = replay.bars(episode, rows._replace(taken=np.zeros((1, agents), int)), 0, (416, 416))
     assert panel.size == (416, 416)
 
 
-def test_a_focal_replay_names_the_seats(episode, foraging, tmp_path):
-    focal, agent, group, *_ = episode
-    path = replay.save_focal_replay(foraging, focal, agent, group, jax.random.key(1), tmp_path / "r.gif")
-    with Image.open(path) as gif:
-        board = foraging.render(episode[3][0]).size
-        assert gif.size == (2 * board[0] + 6, board[1] + 4 * replay.CAPTION), "title, captions and two lines of legend"
+def test_a_focal_replay_names_the_seats(played, tmp_path):
+    episode = played[0]
+    with Image.open(replay.save_replay(episode, tmp_path / "r.gif")) as gif:
+        board = episode.scenes[0]
+        assert gif.size == (2 * board.width + 6, board.height + 4 * replay.CAPTION), (
+            "title, captions, two lines of legend"
+        )
+    assert (tmp_path / "episode.json").exists()
+
+
+def test_an_environment_that_only_renders_is_recorded_as_pictures(foraging, tmp_path):
+    class Rendered(type(foraging)):
+        def draw(self, state):
+            return None
+
+        def render(self, state):
+            return super().draw(state).paint()
+
+    env = Rendered(foraging.settings)
+    state, _ = env.reset(jax.random.key(0))
+    scene = recording.scene_of(env, jax.device_get(state))
+    assert scene.shapes[0][0] == "picture"
+    np.testing.assert_array_equal(np.asarray(scene.paint()), np.asarray(foraging.draw(jax.device_get(state)).paint()))
+
+
+def test_a_scene_shows_how_far_every_agent_sees():
+    env = make("foraging", sight=2)
+    state = jax.device_get(env.reset(jax.random.key(0))[0])
+    scene = env.draw(state)
+    row, column = (int(x) for x in state.agents[0])
+    assert scene.sights[0] == ["rectangle", (column - 2) * 40, (row - 2) * 40, (column + 3) * 40, (row + 3) * 40]
+    assert not make("foraging").draw(state).sights, "where everything is seen there is nothing to bound"
 
 
 def test_a_matrix_game_draws_the_last_joint_action():

@@ -246,8 +246,8 @@ class Battle(MultiAgentEnv):
         envs = fight.x.shape[-1:]
         return jnp.concatenate([block.reshape(-1, *envs) for block in (allies, enemies, last)])
 
-    def render(self, state: BattleState):
-        return draw(self.map, state.fight, state.last_actions)
+    def draw(self, state: BattleState):
+        return draw(self.map, state.fight, state.last_actions, SIGHT)
 
 
 def over_envs(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
