@@ -19,7 +19,7 @@ from tests.helpers import configuration
 
 PACKAGE = Path(omg.__file__).parent
 ORDER = (
-    ("cli",), ("commands",), ("build",), ("training", "evaluation", "artifacts"),
+    ("cli", "api"), ("commands",), ("view",), ("build",), ("training", "evaluation", "artifacts"),
     ("learners", "runners", "opponents"), ("controllers",), ("modules",), ("components",), ("envs",), ("config",),
     ("utils",),
 )  # fmt: skip
@@ -57,7 +57,7 @@ def rank(name):
 
 def test_the_root_of_the_package_holds_only_the_modules_of_the_layout():
     names = {path.stem for path in PACKAGE.glob("*.py")}
-    assert names == {"__init__", "__main__", "cli", "config", "build", "artifacts"}
+    assert names == {"__init__", "__main__", "api", "cli", "config", "build", "artifacts"}
 
 
 def test_imports_form_no_circle():

@@ -20,6 +20,11 @@ VERBS = {
     "workflow": "run a list of commands from a YAML file, such as a whole comparison",
     "benchmark": "score methods with unseen partners",
     "bench": "measure the speed of training and of the environment",
+    "sweep": "train with several values of settings, and compare them",
+    "view": "show runs, curves, episodes and partners in the browser",
+    "runs": "list the runs in a results folder",
+    "plot": "draw learning curves of several runs",
+    "export": "write runs, or what they logged, as CSV or Parquet",
     "list": "list algorithms, environments, tasks, scripted policies and workflows",
     "completion": "print a completion script for bash or zsh",
 }
@@ -30,7 +35,7 @@ SACRED_COMMANDS = {
     "print_named_configs": "print Sacred's named configurations",
 }
 """Verbs that Sacred provides; they take the settings of `train`."""
-TAKES_WORDS = ("evaluate", "pool", "crossplay", "workflow", "benchmark", "completion")
+TAKES_WORDS = ("evaluate", "pool", "crossplay", "workflow", "benchmark", "view", "runs", "plot", "export", "completion")
 """Verbs with positional arguments."""
 OF_A_MODEL = {
     "evaluate": (
@@ -47,7 +52,7 @@ OF_A_MODEL = {
     "crossplay": ("test_nepisode", "run_dir", "local_results_path", "use_cuda"),
 }  # fmt: skip
 """Verbs that use saved models: the settings that their help shows. Other settings are those of the model."""
-WITHOUT_LAYERS = (*OF_A_MODEL, "workflow", "benchmark", "list", "completion")
+WITHOUT_LAYERS = (*OF_A_MODEL, "workflow", "benchmark", "view", "runs", "plot", "export", "list", "completion")
 """Verbs whose help shows no values of a configuration (--config, --env-config)."""
 
 

@@ -125,7 +125,8 @@ def adapt(found: checkpoints.Checkpoint, config: dict[str, Any], folder: Path) -
     write_text(folder / "config.yaml", yaml.safe_dump(dict(config), sort_keys=False))
     if config.get("save_replay"):
         last, key = everyone[-1].only(len(everyone[-1].names) - 1).group, jax.random.key(int(config["seed"]))
-        episode = record_focal(env, player.mac, player.params[0], last, key, player.vae)
+        names = f"{player.name} (focal agent)", everyone[-1].names[-1]
+        episode = record_focal(env, player.mac, player.params[0], last, key, player.vae, names)
         save_replay(episode, folder / "replay.gif")
     return {name: {m: e._asdict() for m, e in numbers.items()} for name, numbers in summary.items()}
 

@@ -49,8 +49,8 @@ task's value of knowing. The best scripted policy is chosen by its scores with t
 repeated.
 
 options:
-  --methods=base,liam,…  which methods to train: base, naive, liam, omg, omg_plus, meliba, mix (default: all), and those
-                         that the task's YAML file defines under `methods`
+  --methods=base,liam,…  which methods to train: base, naive, liam, omg, omg_plus, meliba, mix (default: all; with the
+                         budget tiny the first four), and those that the task's YAML file defines under `methods`
   --budget=small         tiny (minutes on two cores), small or paper
   --jobs=1               number of stages that run at once, each in its own process with a log file
   --new_partners         train partners and bounds anew instead of taking those of the zoo (zoo:TASK)
@@ -71,6 +71,8 @@ METHODS = {
     "mix": "ppo_mix",
 }
 """Method → configuration. All bounds learn by PPO, and so do all methods that a task does not define itself."""
+QUICK = ("base", "naive", "liam", "omg")
+"""The methods of the budget `tiny`, unless others are asked for."""
 KEYS = ("env_config", "measure", "settings", "pool", "train", "methods", "budgets")
 VARIABLES = ("steps", "response_steps", "pool_steps", "seeds", "episodes")
 LEARNER = "ppo"
@@ -135,7 +137,8 @@ def main(command: Command) -> int:
     folder = check_writable(Path(str(command.get("run_dir") or results / f"benchmark_{budget}")))
     new_partners = convert(command.get("new_partners", False), bool, "new_partners")
     tasks = [read(name, budget, new_partners) for name in command.words]
-    methods = methods_of(command.get("methods", list(METHODS)), tasks)
+    usual = QUICK if command.get("budget") == "tiny" else METHODS
+    methods = methods_of(command.get("methods", list(usual)), tasks)
     for task in tasks:
         check_trust(task.content, command)
     replay = convert(command.get("save_replay", False), bool, "save_replay")

@@ -23,7 +23,7 @@ from omg.runners import PolicyGroup
 from omg.utils import checkpoints, device
 from omg.utils.logging import say
 from omg.utils.plugins import load_plugins
-from omg.utils.settings import UserError, choose, convert
+from omg.utils.settings import UserError, choose, convert, nearest
 
 Config = dict[str, Any]
 
@@ -78,6 +78,15 @@ def saved_model(command: Command, extra: Sequence[type] = ()) -> tuple[checkpoin
     trust_modules(command, config)
     config = prepared(*resolve(config, rest.typed_keys(), extra))
     return found, config, None if pool is None else str(pool)
+
+
+def known_options(command: Command, options: Sequence[str]) -> None:
+    """Refuses settings that a verb without a configuration does not take."""
+    for key, _ in command.updates:
+        if key not in options:
+            listed = ", ".join(f"--{option}" for option in options)
+            raise UserError(f"{command.verb} has no option --{key}.{nearest(key, options)} It takes {listed}.")
+    configuration.refuse_layers(command, f"{command.verb} reads what runs have written")
 
 
 def result_folder(config: Config, default: Path) -> Path:

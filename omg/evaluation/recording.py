@@ -23,12 +23,12 @@ from omg.controllers.om_controller import MultiModuleMAC, Side, TeamPolicies
 from omg.envs import MultiAgentEnv
 from omg.envs.scene import Scene
 from omg.evaluation.encounters import chosen_ahead, nearest_state
+from omg.evaluation.runs import EPISODE
 from omg.modules.vae import VAE
 from omg.runners import PolicyGroup, VectorRunner
 from omg.utils.files import write_text
 from omg.utils.settings import UserError
 
-FILE = "episode.json"
 VERSION = 1
 
 
@@ -73,6 +73,8 @@ class Episode:
     """`[step, agent]`."""
     rewards: np.ndarray
     """`[step, agent]`."""
+    alive: np.ndarray
+    """Whether an agent still plays when it acts, `[step, agent]`."""
     team_return: np.ndarray
     """The team's return so far, `[step + 1]`."""
     cooperative: bool
@@ -99,13 +101,14 @@ class Episode:
             "colours": ["#{:02x}{:02x}{:02x}".format(*c) for c in self.colours], "action_names": self.action_names,
             "cooperative": self.cooperative, "size": [first.width, first.height], "ground": first.ground,
             "board": shapes[0][:same], "frames": [s[same:] for s in shapes], "sights": [s.sights for s in self.scenes],
-            "actions": self.actions.tolist(), "rewards": _round(self.rewards), "team_return": _round(self.team_return),
+            "actions": self.actions.tolist(), "rewards": _round(self.rewards),
+            "alive": self.alive.astype(int).tolist(), "team_return": _round(self.team_return),
             "own_return": _round(self.own_return),
             "shown": [_shown(entry) for entry in self.shown],
         }  # fmt: skip
 
     def save(self, folder: Path) -> Path:
-        path = folder / FILE
+        path = folder / EPISODE
         write_text(path, json.dumps(self.as_json(), separators=(",", ":")))
         return path
 
@@ -202,6 +205,7 @@ def episode_of(env: MultiAgentEnv, states: list[Any], batch: EpisodeBatch, seats
         scenes=[scene_of(env, state) for state in states],
         actions=np.asarray(batch.actions[0])[:steps],
         rewards=rewards,
+        alive=np.asarray(batch.alive[0])[:steps] > 0,
         team_return=np.concatenate([[0.0], np.asarray(env.spec.team_reward(rewards), float).cumsum()]),
         cooperative=env.spec.game_type == "cooperative",
     )

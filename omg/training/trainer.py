@@ -167,6 +167,7 @@ class Trainer:
         counters = self.counters
         window = jax.tree.map(lambda x: np.atleast_1d(np.asarray(x, np.float64)), self.window)
         point: dict[str, Any] = {"episode": counters.episode + counters.forgotten, "updates": counters.updates}
+        point["seconds"] = round(time.perf_counter() - self.started, 2)
         if window.episodes.any():
             updates, episodes = np.maximum(window.updates, 1), np.maximum(window.episodes, 1)
             means = {"return_mean": window.returns / episodes, "ep_length_mean": window.steps / episodes}
