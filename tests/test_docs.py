@@ -13,7 +13,7 @@ from omg.utils.settings import UserError
 from omg.utils.teams import parse_team
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "README.zh.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
 PRIVATE_WORDS = (
     r"\bstrangers?\b", r"\bwritten rules?\b", r"\bby lot\b", r"\bwhoever\b", r"\bsomebody\b", r"\bis after\b",
     r"\bworlds?\b", r"\bmoods?\b",
@@ -83,11 +83,30 @@ def test_pages_use_the_vocabulary_of_the_field(page):
         assert found is None, found and found.group()
 
 
-def test_the_readmes_python_runs():
+def test_the_readmes_python_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     names: dict = {}
     exec(compile(code, "README.md", "exec"), names)
-    (env,) = (value for value in names.values() if hasattr(value, "spec"))
-    (timestep,) = (value for value in names.values() if hasattr(value, "avail_actions"))
-    assert timestep.obs.shape == (env.spec.n_agents, env.spec.obs_size)
-    assert timestep.avail_actions.any(-1).all()
+    assert names["run"].summary["t_env"] >= 500
+    assert names["episodes"].returns.shape == (4, names["env"].spec.n_agents)
+
+
+def test_the_chinese_readme_has_the_same_sections_commands_and_numbers():
+    """Sentences are a translator's; headings, code, commands, pictures, links and figures are those of the original."""
+    english, chinese = ((ROOT / name).read_text() for name in ("README.md", "README.zh.md"))
+
+    def shape(text):
+        return [
+            len(heading) for heading in re.findall(r"^(#+) ", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.M)
+        ]
+
+    assert shape(english) == shape(chinese)
+    assert re.findall(r"```.*?```", english, re.DOTALL) == re.findall(r"```.*?```", chinese, re.DOTALL)
+    for pattern in (r"!\[[^]]*\]\(([^)]+)\)", r"\]\((?!README)([^)]+)\)", r"\d+\.\d+ \[[^]]+\]"):
+        assert sorted(set(re.findall(pattern, english))) == sorted(set(re.findall(pattern, chinese))), pattern
+    inline = [
+        sorted(" ".join(c.split()) for c in re.findall(r"`((?:omg|make|python)\s[^`]+)`", t))
+        for t in (english, chinese)
+    ]
+    assert inline[0] == inline[1]

@@ -1,7 +1,8 @@
 // Learning curves of chosen runs: mean and band over seeds, the same numbers as `omg plot`.
-import { ask, colours, css, download, go, h, save } from "./page.js";
+import { ask, css, download, h, palette, save } from "./page.js";
 
 export const title = "Curves";
+const short = (v) => (v >= 1e6 ? `${v / 1e6}M` : v >= 1e4 ? `${v / 1e3}k` : String(v));
 let options = { metric: "", by: "config", x: "steps", smooth: "0" };
 
 export function make(main, query) {
@@ -49,7 +50,7 @@ export function make(main, query) {
     const at = new Map(places.map((value, i) => [value, i]));
     const series = [{ label: options.x }], data = [places], bands = [];
     content.curves.forEach((curve, i) => {
-      const colour = colours[i % colours.length], name = curve.name + (curve.seeds > 1 ? ` (${curve.seeds} seeds)` : "");
+      const colour = palette()[i % palette().length], name = curve.name + (curve.seeds > 1 ? ` (${curve.seeds} seeds)` : "");
       const on = (values) => { const row = places.map(() => undefined); curve.x.forEach((v, j) => { row[at.get(v)] = values[j]; }); return row; };
       series.push({ label: name, stroke: colour, width: 2, spanGaps: true });
       data.push(on(curve.mean));
@@ -63,8 +64,8 @@ export function make(main, query) {
     plot?.destroy();
     place.replaceChildren();
     plot = new uPlot({
-      width, height: Math.max(280, Math.min(520, innerHeight - 240)), series, bands, scales: { x: { time: false } },
-      axes: [{ ...axis, label: options.x === "steps" ? "environment steps" : "seconds" }, { ...axis, label: content.metric.replaceAll("_", " "), size: 66 }],
+      width, height: Math.max(280, Math.min(520, innerHeight - 240)), series, bands, scales: { x: { time: false } }, padding: [10, 30, 0, 0],
+      axes: [{ ...axis, label: options.x === "steps" ? "environment steps" : "seconds", values: (_, ticks) => ticks.map(short), space: 60 }, { ...axis, label: content.metric.replaceAll("_", " "), size: 66 }],
       cursor: { focus: { prox: 24 } }, legend: { live: true },
     }, data, place);
     place.querySelectorAll(".u-legend .u-series").forEach((row, i) => { if (/ (high|low)$/.test(series[i].label)) row.style.display = "none"; });

@@ -56,7 +56,9 @@ export function duration(seconds) {
   return m >= 60 ? `${Math.floor(m / 60)}:${two(m % 60)}:${two(s % 60)}` : `${m}:${two(s % 60)}`;
 }
 
-export const colours = ["#29629b", "#c0392b", "#277d5a", "#7850a0", "#be781e", "#5b6770", "#a83279", "#2a9d8f"];
+const light = ["#29629b", "#c0392b", "#277d5a", "#7850a0", "#be781e", "#5b6770", "#a83279", "#2a9d8f"];
+const dark = ["#6fb1ee", "#f0796c", "#5fc79a", "#b794e6", "#eab35a", "#a9b4bf", "#ea7fbd", "#63d3c5"];
+export const palette = () => (document.documentElement.dataset.theme === "dark" ? dark : light);
 export const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 export function go(tab, query = []) {
