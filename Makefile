@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test test-all lint defaults mutants clean
+.PHONY: setup demo test test-all lint docs defaults mutants clean
 
 setup: $(VENV)/.ready
 
@@ -29,6 +29,16 @@ test: lint
 test-all: lint
 	XLA_FLAGS= $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m ''
 
+# The documentation as a site of plain files in site/, English and Chinese.
+docs: .venv-docs/.ready
+	.venv-docs/bin/mkdocs build --strict --quiet
+	@echo site/index.html
+
+.venv-docs/.ready: docs/requirements.txt
+	$(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check -r docs/requirements.txt
+	touch $@
+
 # Writes omg/configs/default.yaml from the settings in the code.
 defaults: setup
 	$(BIN)/python -m omg.build
@@ -38,4 +48,4 @@ mutants: setup
 	$(BIN)/python benchmarks/mutants.py
 
 clean:
-	rm -rf $(VENV) results demo build dist *.egg-info
+	rm -rf $(VENV) .venv-docs site results demo build dist *.egg-info

@@ -31,6 +31,7 @@ from omg.utils.interrupts import Interrupts
 from omg.utils.logging import Logger, say, show
 from omg.utils.plugins import load_plugins
 from omg.utils.settings import UserError, fill
+from omg.utils.trackers import check_tracker, make_tracker
 
 SUMMARY = """\
 Trains an algorithm (--config) on an environment (--env-config). With --pool, or with an algorithm that has an agent
@@ -44,7 +45,7 @@ EXAMPLES = [
 ]
 MAY_CHANGE = (
     "run_dir", "resume", "evaluate", "local_results_path", "use_cuda", "debug", "compilation_cache", "use_tensorboard",
-    "mongo_url", "keep_checkpoints", "save_replay", "worker_timeout", "load_step",
+    "mongo_url", "tracker", "keep_checkpoints", "save_replay", "worker_timeout", "load_step",
 )  # fmt: skip
 """Settings that may differ when a run is resumed: they do not change what is learned."""
 
@@ -72,6 +73,7 @@ def main(command: Command) -> int:
     config = configure(command)
     if config["mongo_url"] and importlib.util.find_spec("pymongo") is None:
         raise UserError("--mongo_url needs pymongo: pip install pymongo.")
+    check_tracker(config["tracker"])
     return under_sacred(*prepare(config, new_folder(config)))
 
 
@@ -190,7 +192,8 @@ def train(experiment: Experiment, folder: Path, checkpoint: checkpoints.Checkpoi
     # The folder and the fact of resuming are not part of the experiment: without them it can be repeated elsewhere.
     config = experiment.config | {"run_dir": None, "resume": False}
     resume_at = None if not run.resume else (checkpoint.t_env if checkpoint else -1)
-    with Interrupts() as stop, Logger(folder, run.use_tensorboard, _run, resume_at, run.all_seeds) as logger:
+    tracker = make_tracker(run.tracker, folder, config)
+    with Interrupts() as stop, Logger(folder, run.use_tensorboard, _run, resume_at, run.all_seeds, tracker) as logger:
         if not (folder / "config.yaml").exists():
             write_text(folder / "config.yaml", yaml.safe_dump(config, sort_keys=False))
         trainer = Trainer(experiment.loop, run, config, folder, logger, checkpoint)

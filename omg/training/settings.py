@@ -31,6 +31,7 @@ class RunSettings:
     local_results_path: str = setting("results", "folder of all results")
     run_dir: str | None = setting(None, "folder of this run; null: a new one under local_results_path")
     use_tensorboard: bool = setting(True, "write TensorBoard event files")
+    tracker: str | None = setting(None, "also log to wandb, wandb_offline or mlflow, where it is installed")
     save_model: bool = setting(True, "save checkpoints")
     save_model_interval: int = setting(100_000, "environment steps between checkpoints", above=0)
     keep_checkpoints: int = setting(3, "number of newest checkpoints to keep", above=0)

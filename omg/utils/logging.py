@@ -17,6 +17,7 @@ from rich.table import Table
 
 from omg.utils.device import cache_folder
 from omg.utils.files import write_json, write_text
+from omg.utils.trackers import Tracker
 
 console = Console(stderr=True, highlight=False)
 """Everything but results: progress, notices, errors, tables."""
@@ -73,7 +74,9 @@ class Logger:
         sacred_run: Any = None,
         resume_at: int | None = None,
         seeds: list[int] | None = None,
+        tracker: Tracker | None = None,
     ):
+        self.tracker = tracker
         self.path = folder / "metrics.jsonl"
         if resume_at is not None and self.path.exists():
             self._forget_after(resume_at)
@@ -97,11 +100,15 @@ class Logger:
         if self.sacred_run is not None:
             for name, value in means.items():
                 self.sacred_run.log_scalar(name, value, t_env)
+        if self.tracker is not None:
+            self.tracker.log(t_env, means)
 
     def close(self) -> None:
         self.file.close()
         for events in self.events:
             events.close()
+        if self.tracker is not None:
+            self.tracker.close()
 
     def __enter__(self) -> Logger:
         return self
