@@ -26,7 +26,7 @@ from omg.envs import MultiAgentEnv
 from omg.evaluation import report
 from omg.evaluation.encounters import Encounter, Result
 from omg.evaluation.metrics import over_seeds, summarise
-from omg.evaluation.recording import check_render, record_focal, record_team
+from omg.evaluation.recording import check_render, record_each, record_focal, record_team
 from omg.evaluation.replay import save_replay
 from omg.opponents.pool import SPLIT_NAMES, PoolSettings
 from omg.opponents.seating import SeatingSettings
@@ -34,7 +34,7 @@ from omg.runners import PolicyGroup
 from omg.training.restore import check_seeds, load_acting
 from omg.training.settings import RunSettings
 from omg.utils import checkpoints
-from omg.utils.files import check_writable, make_folder, write_json
+from omg.utils.files import check_name, check_writable, make_folder, write_json
 from omg.utils.logging import ProgressReport, compiling, show
 from omg.utils.settings import UserError
 
@@ -132,9 +132,13 @@ def with_pool(
     if config["save_replay"]:
         check_render(env)
         key = jax.random.key(config["seed"])
-        names = names_in_replay(player.name, pool, groups[-1])
-        episode = record_focal(env, player.mac, player.params[0], groups[-1], key, player.vae, names)
-        save_replay(episode, folder / "replay.gif")
+        name = f"{player.name} (focal agent)"
+        for group in groups:
+            members = [pool.members[i].name for i in group.ids]
+            recorded = record_each(env, player.mac, player.params[0], group, key, player.vae, name, members)
+            for member, episode in zip(members, recorded, strict=True):
+                episode.save(folder / "episodes" / check_name(member, "member"))
+        save_replay(recorded[-1], folder / "replay.gif")
     results, played = play_all(env, player, groups, episodes, f"{player.name} with {len(ids)} partners")
     estimates = report.write(folder, pool, results, seeds, f"{player.name} on {config['env_config']}")
     return {"episodes_per_opponent": played, "opponents": report.plain_numbers(estimates)}

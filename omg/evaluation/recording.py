@@ -8,6 +8,7 @@ An episode is written as `episode.json` (the page in the browser plays it) and a
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -142,7 +143,7 @@ def check_render(env: MultiAgentEnv) -> None:
 
 def record_team(env: MultiAgentEnv, mac: Any, agent: Any, key: Array, name: str = "agent") -> Episode:
     """One test episode of a team, with beliefs if the agents have them."""
-    states, batch = play_episode(env, mac, agent, key, 1)
+    (states,), batch = play_episodes(env, mac, agent, key, 1)
     n = env.spec.n_agents
     episode = episode_of(env, states, batch, [name] * n)
     add_beliefs(episode, env, mac, batch)
@@ -159,27 +160,45 @@ def record_focal(
     names: tuple[str, str] = ("focal agent", "partner"),
 ) -> Episode:
     """The agent in the first seat, the last member of a group of opponents in all others; `names` are theirs."""
+    last = opponents._replace(policies=jax.tree.map(lambda x: x[-1:], opponents.policies), ids=opponents.ids[-1:])
+    return record_each(env, focal, agent, last, key, vae, names[0], [names[1]])[0]
+
+
+def record_each(
+    env: MultiAgentEnv,
+    focal: Any,
+    agent: Any,
+    opponents: PolicyGroup,
+    key: Array,
+    vae: VAE | None,
+    name: str,
+    members: Sequence[str],
+) -> list[Episode]:
+    """An episode with every member of a group, in one program; `name` and `members` are the names of the seats."""
     n = env.spec.n_agents
-    member = jax.tree.map(lambda x: x[-1:], opponents.policies)
-    mac = MultiModuleMAC(env.spec, focal, (0,), (Side(opponents.mac, tuple(range(1, n)), 1),))
-    states, batch = play_episode(env, mac, TeamPolicies(agent, (member,)), key, n)
-    episode = episode_of(env, states, batch, [names[0], *[names[1]] * (n - 1)])
-    episode.focal = 0
-    if isinstance(focal, HopMAC):
-        add_beliefs(episode, env, focal, batch)
-    elif isinstance(focal, BasicMAC):
-        focal_batch = refine(batch, n)
-        if vae is not None:
-            add_subgoals(episode, focal, agent, focal_batch, vae, key)
-        add_predictions(episode, focal, agent, focal_batch)
-        add_policy(episode, focal, agent, focal_batch)
-    return episode
+    mac = MultiModuleMAC(env.spec, focal, (0,), (Side(opponents.mac, tuple(range(1, n)), opponents.size),))
+    played, batch = play_episodes(env, mac, TeamPolicies(agent, (opponents.policies,)), key, n * opponents.size)
+    focal_batch = refine(batch, n) if isinstance(focal, BasicMAC) else None
+    episodes = []
+    for row, member in enumerate(members):
+        # The first rows have the agent in the first seat, with one member after the other.
+        episode = episode_of(env, played[row], batch, [name, *[member] * (n - 1)], row)
+        episode.focal = 0
+        if isinstance(focal, HopMAC):
+            add_beliefs(episode, env, focal, batch, row)
+        elif focal_batch is not None:
+            if vae is not None:
+                add_subgoals(episode, focal, agent, focal_batch, vae, key, row)
+            add_predictions(episode, focal, agent, focal_batch, row)
+            add_policy(episode, focal, agent, focal_batch, row)
+        episodes.append(episode)
+    return episodes
 
 
-def play_episode(
+def play_episodes(
     env: MultiAgentEnv, mac: Controller, params: Any, key: Array, envs: int
-) -> tuple[list[Any], EpisodeBatch]:
-    """Test episodes: the states of the first one up to its end, and all of them as a batch."""
+) -> tuple[list[list[Any]], EpisodeBatch]:
+    """Test episodes: the states of each up to its end, and all of them as a batch."""
     scheme, groups = make_scheme(env.spec)
     if mac.plans:
         trained: Any = mac.trained if isinstance(mac, MultiModuleMAC) else mac
@@ -187,25 +206,31 @@ def play_episode(
     runner = VectorRunner(env, mac, scheme, groups, envs)
     played = jax.jit(lambda p, k: runner.play(p, jnp.int32(0), k, True, record=True))(params, key)
     assert played.batch is not None
-    states, length = jax.device_get(played.states), int(played.stats.lengths[0])
-    first = [jax.tree.map(lambda x, t=t: x[t, 0], states) for t in range(length + 1)]
-    return first, played.batch.with_fields(agent_idx=jnp.arange(envs, dtype=jnp.int8)[:, None])
+    states = jax.device_get(played.states)
+
+    def of_row(row: int, length: int) -> list[Any]:
+        return [jax.tree.map(lambda x, t=t: x[t, row], states) for t in range(length + 1)]
+
+    each = [of_row(row, int(length)) for row, length in enumerate(played.stats.lengths)]
+    # The focal agent's seat in every episode: [seat, member].
+    seats = jnp.repeat(jnp.arange(env.spec.n_agents, dtype=jnp.int8), max(envs // env.spec.n_agents, 1))[:envs]
+    return each, played.batch.with_fields(agent_idx=seats[:, None])
 
 
-def episode_of(env: MultiAgentEnv, states: list[Any], batch: EpisodeBatch, seats: list[str]) -> Episode:
-    """The first episode of a batch, drawn."""
+def episode_of(env: MultiAgentEnv, states: list[Any], batch: EpisodeBatch, seats: list[str], row: int = 0) -> Episode:
+    """One episode of a batch, drawn."""
     steps, n = len(states) - 1, env.spec.n_agents
     named = len(env.action_names) == env.spec.n_actions
-    rewards = np.asarray(batch.reward[0], float)[:steps]
+    rewards = np.asarray(batch.reward[row], float)[:steps]
     return Episode(
         env=env.spec.name,
         seats=seats,
         colours=[env.seat_colours[i % len(env.seat_colours)] for i in range(n)],
         action_names=list(env.action_names) if named else [str(i) for i in range(env.spec.n_actions)],
         scenes=[scene_of(env, state) for state in states],
-        actions=np.asarray(batch.actions[0])[:steps],
+        actions=np.asarray(batch.actions[row])[:steps],
         rewards=rewards,
-        alive=np.asarray(batch.alive[0])[:steps] > 0,
+        alive=np.asarray(batch.alive[row])[:steps] > 0,
         team_return=np.concatenate([[0.0], np.asarray(env.spec.team_reward(rewards), float).cumsum()]),
         cooperative=env.spec.game_type == "cooperative",
     )
@@ -225,7 +250,9 @@ def scene_of(env: MultiAgentEnv, state: Any) -> Scene:
 # --- what the agents infer
 
 
-def add_subgoals(episode: Episode, focal: BasicMAC, agent: Any, batch: FocalBatch, vae: VAE, key: Array) -> None:
+def add_subgoals(
+    episode: Episode, focal: BasicMAC, agent: Any, batch: FocalBatch, vae: VAE, key: Array, row: int = 0
+) -> None:
     """The state nearest to ĝ_t, and the one that hindsight chooses."""
     seen = focal.seen(batch)
     am: Any = focal.am
@@ -233,12 +260,12 @@ def add_subgoals(episode: Episode, focal: BasicMAC, agent: Any, batch: FocalBatc
     nearest = nearest_state(am.as_state(inferred, of_states), of_states.mu, time_first(batch.filled))
     chosen = chosen_ahead(focal, agent, seen, inferred, of_states, batch, key)
     now, last = np.arange(episode.steps), episode.steps
-    state, ahead = (np.asarray(x[:last, 0, 0]) for x in (nearest, chosen))
+    state, ahead = (np.asarray(x[:last, row, 0]) for x in (nearest, chosen))
     episode.shown.append(Moments("inferred subgoal (nearest state)", np.minimum(state, last), False))
     episode.shown.append(Moments("hindsight choice", np.minimum(now + ahead, last), True))
 
 
-def add_predictions(episode: Episode, focal: BasicMAC, agent: Any, batch: FocalBatch) -> None:
+def add_predictions(episode: Episode, focal: BasicMAC, agent: Any, batch: FocalBatch, row: int = 0) -> None:
     """The predicted action probabilities of every other agent, and the action that it then took."""
     inferred = focal.infer_all(agent, focal.seen(batch), batch)
     predicted = focal.am.predicted_actions(agent, inferred)
@@ -246,33 +273,33 @@ def add_predictions(episode: Episode, focal: BasicMAC, agent: Any, batch: FocalB
         return
     others = [seat for seat in range(len(episode.seats)) if seat != episode.focal]
     values, alive, taken = (
-        np.asarray(x[: episode.steps, 0, 0])
+        np.asarray(x[: episode.steps, row, 0])
         for x in (predicted, time_first(batch.others_alive), time_first(batch.others_actions))
     )
     episode.shown.append(Rows("predicted next action", others, episode.action_names, values, alive, taken))
 
 
-def add_policy(episode: Episode, focal: BasicMAC, agent: Any, batch: FocalBatch) -> None:
+def add_policy(episode: Episode, focal: BasicMAC, agent: Any, batch: FocalBatch, row: int = 0) -> None:
     """The focal agent's action values, or its policy, over the actions that were available."""
     seen = focal.seen(batch)
     embedding = focal.infer_all(agent, seen, batch).embedding
-    outputs = focal.unroll_on(agent["agent"], seen, embedding).outputs[: episode.steps, 0, 0]
-    avail = np.asarray(time_first(batch.avail_actions)[: episode.steps, 0, 0]) > 0
+    outputs = focal.unroll_on(agent["agent"], seen, embedding).outputs[: episode.steps, row, 0]
+    avail = np.asarray(time_first(batch.avail_actions)[: episode.steps, row, 0]) > 0
     policy = focal.settings.agent_output_type == "pi_logits"
     numbers = np.asarray(focal.policy(outputs, jnp.asarray(avail), 0.0) if policy else outputs, float)
     values = np.where(avail, numbers, np.nan)[:, None]
     seat = episode.focal or 0
-    alive = np.asarray(time_first(batch.mask)[: episode.steps, 0])
+    alive = np.asarray(time_first(batch.mask)[: episode.steps, row])[:, :1]
     taken = episode.actions[:, [seat]]
     title = "own policy" if policy else "own action values"
     episode.shown.append(Rows(title, [seat], episode.action_names, values, alive, taken, policy, own=True))
 
 
-def add_beliefs(episode: Episode, env: MultiAgentEnv, mac: Any, batch: EpisodeBatch) -> None:
+def add_beliefs(episode: Episode, env: MultiAgentEnv, mac: Any, batch: EpisodeBatch, row: int = 0) -> None:
     """The beliefs at every step: one row per agent, one column per goal."""
     if not isinstance(mac, HopMAC):
         return
     names = [*(env.goal_names if mac.space is None else (f"g{i}" for i in range(mac.models.goals.n))), "none"]
-    beliefs, alive = np.asarray(batch["belief"][0], float), np.asarray(batch.alive[0])
+    beliefs, alive = np.asarray(batch["belief"][row], float), np.asarray(batch.alive[row])
     steps, seats = episode.steps, list(range(len(episode.seats)))
     episode.shown.append(Rows("belief over goals, by agent", seats, names, beliefs[:steps], alive[:steps]))

@@ -99,6 +99,13 @@ def embeddings(path: Path, pool: Pool, met: Sequence[Result], title: str) -> Non
     centred = points - points.mean(0)
     _, _, directions = np.linalg.svd(centred, full_matrices=False)
     flat = centred @ directions[:2].T
+    ends = np.cumsum([len(m.embeddings) for m in met])
+    split = np.split(np.round(flat, 4), ends[:-1])
+    listed = [
+        {"name": pool.members[m.member].name, "split": pool.members[m.member].split, "points": points.tolist()}
+        for m, points in zip(met, split, strict=True)
+    ]
+    write_json(path.with_suffix(".json"), {"title": title, "members": listed})
     figure, axes = pyplot().subplots(figsize=(7, 5), layout="constrained")
     colours, start = pyplot().get_cmap("tab20"), 0
     for i, m in enumerate(met):

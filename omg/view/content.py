@@ -22,7 +22,7 @@ from omg.evaluation.scores import stratified
 from omg.utils.files import inside
 from omg.utils.settings import UserError
 
-POOL, BENCHMARK, CROSSPLAY = "pool.json", "benchmark.csv", "crossplay.csv"
+POOL, BENCHMARK, CROSSPLAY, EMBEDDINGS = "pool.json", "benchmark.csv", "crossplay.csv", "embeddings.json"
 MOST = 100 << 20
 """Files larger than this are not sent."""
 
@@ -102,8 +102,11 @@ class Content:
 
     def partners(self) -> dict[str, Any]:
         """Pools, benchmark tables and cross-play; what cannot be read is named under `problems`."""
-        out: dict[str, Any] = {"pools": [], "benchmarks": [], "crossplay": [], "problems": []}
-        readers = {POOL: ("pools", _pool), BENCHMARK: ("benchmarks", _benchmark), CROSSPLAY: ("crossplay", _crossplay)}
+        readers = {
+            POOL: ("pools", _pool), BENCHMARK: ("benchmarks", _benchmark), CROSSPLAY: ("crossplay", _crossplay),
+            EMBEDDINGS: ("embeddings", _embeddings),
+        }  # fmt: skip
+        out: dict[str, Any] = {place: [] for place, _ in readers.values()} | {"problems": []}
         for path in self._files(set(readers)):
             place, read = readers[path.name]
             try:
@@ -181,6 +184,20 @@ def _crossplay(path: Path) -> dict[str, Any]:
     if any(len(row) != len(names) for row in values):
         raise ValueError("rows of different length")
     return {"names": names, "agents": [row[0] for row in rows], "values": values}
+
+
+def _embeddings(path: Path) -> dict[str, Any]:
+    """Mean embeddings of episodes in two dimensions, by partner; `episode` says where one of them is recorded."""
+    content = json.loads(path.read_text())
+    members = []
+    for member in content["members"]:
+        points = [[float(x), float(y)] for x, y in member["points"]]
+        recorded = path.parent / "episodes" / str(member["name"]) / EPISODE
+        members.append({
+            "name": str(member["name"]), "split": str(member["split"]), "points": points,
+            "recorded": recorded.is_file(),
+        })  # fmt: skip
+    return {"title": str(content["title"]), "members": members}
 
 
 def _plain(values: np.ndarray) -> list[float | None]:

@@ -34,12 +34,12 @@ def played(foraging):
         ScriptedMAC(foraging.spec, REGISTRY["foraging"]["nearest_food"](foraging.spec)), jnp.arange(1), (0,)
     )
     batches = []
-    remember, recording.play_episode = recording.play_episode, lambda *a: batches.append(play(*a)) or batches[0]
+    remember, recording.play_episodes = recording.play_episodes, lambda *a: batches.append(play(*a)) or batches[0]
     play = remember
     try:
         episode = recording.record_focal(foraging, focal, agent, group, jax.random.key(1), names=("me", "other"))
     finally:
-        recording.play_episode = remember
+        recording.play_episodes = remember
     return episode, batches[0][1], focal, agent
 
 
@@ -150,6 +150,25 @@ def test_a_scene_shows_how_far_every_agent_sees():
     row, column = (int(x) for x in state.agents[0])
     assert scene.sights[0] == ["rectangle", (column - 2) * 40, (row - 2) * 40, (column + 3) * 40, (row + 3) * 40]
     assert not make("foraging").draw(state).sights, "where everything is seen there is nothing to bound"
+
+
+def test_every_member_of_a_group_has_an_episode_of_its_own():
+    """One that always defects, and tit-for-tat: what each did, and what was predicted of it."""
+    env = make("prisoners_dilemma", rounds=5)
+    focal = BasicMAC(env.spec, MODEL)
+    agent = jax.jit(focal.init_params)(jax.random.key(0))
+    names = ["always_defect", "tit_for_tat"]
+    mac = ScriptedMAC(env.spec, *(REGISTRY[env.spec.name][name](env.spec) for name in names))
+    group = PolicyGroup(mac, jnp.arange(2), (0, 1))
+    first, second = recording.record_each(env, focal, agent, group, jax.random.key(2), None, "me", names)
+    assert [first.seats, second.seats] == [["me", "always_defect"], ["me", "tit_for_tat"]]
+    assert (first.actions[:, 1] == 1).all()
+    np.testing.assert_array_equal(second.actions[1:, 1], second.actions[:-1, 0])
+    assert second.actions[0, 1] == 0
+    for episode in (first, second):
+        np.testing.assert_array_equal(episode.shown[0].taken[:, 0], episode.actions[:, 1])
+        np.testing.assert_array_equal(np.nanargmax(episode.shown[1].values[:, 0], -1), episode.actions[:, 0])
+        assert len(episode.scenes) == 6
 
 
 def test_a_matrix_game_draws_the_last_joint_action():

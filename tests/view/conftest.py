@@ -32,6 +32,9 @@ def made(tmp_path_factory):
     omg.train("iql", env="two_step", seeds=2, run_dir=root / "team", **SMALL)
     focal = SMALL | {"env_args": {"rounds": 6}, "pool": "rules", "pool_rules": ["tit_for_tat"], "save_replay": True}
     omg.train("iql_am", env="prisoners_dilemma", run_dir=root / "focal", **focal)
+    evaluated = root / "evaluated"
+    omg.evaluate(root / "focal", pool="rules", pool_rules=["tit_for_tat"], pool_test_rules=["always_defect"],
+                 test_nepisode=2, save_replay=True, run_dir=evaluated)  # fmt: skip
     (root / "bench").mkdir()
     (root / "bench/benchmark.csv").write_text(BENCHMARK)
     (root / "cross").mkdir()

@@ -112,6 +112,28 @@ def test_predictions_beside_the_board_are_those_of_the_episode(results, serve, p
         assert float(page.inner_text("#team-return")) == pytest.approx(episode["team_return"][step], abs=0.01)
 
 
+def test_the_episode_of_the_partner_under_the_pointer_plays(results, serve, page):
+    """All dots of one partner are moved to one corner, so that the pointer finds it."""
+    path = results / "evaluated/embeddings.json"
+    content = json.loads(path.read_text())
+    by_name = {member["name"]: member for member in content["members"]}
+    assert set(by_name) == {"tit_for_tat", "always_defect"}
+    by_name["tit_for_tat"]["points"], by_name["always_defect"]["points"] = [[0, 0]], [[1, 1]]
+    path.write_text(json.dumps(content))
+    site = serve(results)
+    page.goto(site.address + "#partners")
+    box = page.wait_for_selector("canvas.scatter").bounding_box()
+    scale = box["width"] / 420
+    page.mouse.move(box["x"] + 14 * scale, box["y"] + (420 - 14) * scale)
+    page.wait_for_selector("canvas.scatter[data-partner=tit_for_tat]")
+    page.wait_for_selector("canvas[data-step='2']")
+    page.mouse.move(box["x"] + (420 - 14) * scale, box["y"] + 14 * scale)
+    page.wait_for_selector("canvas.scatter[data-partner=always_defect]")
+    page.mouse.click(box["x"] + (420 - 14) * scale, box["y"] + 14 * scale)
+    page.wait_for_selector("canvas.board")
+    assert "always_defect" in page.inner_text(".seats")
+
+
 @pytest.fixture
 def with_beliefs(results):
     """An episode of four steps with beliefs over three goals, a subgoal, and limited sight."""

@@ -25,7 +25,10 @@ def test_runs_curves_episodes_and_partners_are_those_on_disk(results, serve):
     assert curves["curves"][0]["mean"] == pytest.approx(runs.mean_and_band(expected.y)[0].tolist(), rel=1e-4)
     assert curves["curves"][0]["seeds"] == 2
     _, listed = site.json("/api/episodes")
-    assert [episode["id"] for episode in listed["episodes"]] == ["focal/episode.json"]
+    assert {episode["id"] for episode in listed["episodes"]} == {
+        "focal/episode.json", "evaluated/episode.json", "evaluated/episodes/tit_for_tat/episode.json",
+        "evaluated/episodes/always_defect/episode.json",
+    }  # fmt: skip
     _, episode = site.json("/api/episode?id=focal/episode.json")
     assert episode == json.loads((results / "focal/episode.json").read_text())
     _, config = site.json("/api/config?id=team")

@@ -1,5 +1,6 @@
 // Benchmark tables with intervals, cross-play, and the members of pools.
-import { ask, fixed, h, number } from "./page.js";
+import { ask, css, fixed, go, h, number, palette } from "./page.js";
+import { paint } from "./scene.js";
 
 export const title = "Partners";
 const BOUNDS = new Set(["random", "scripted", "blind", "oracle", "best_response"]);
@@ -7,11 +8,13 @@ const BOUNDS = new Set(["random", "scripted", "blind", "oracle", "best_response"
 export function make(main) {
   let drawn = null;
   return {
+    theme: () => main.querySelectorAll("canvas.scatter").forEach((canvas) => canvas.redraw?.()),
+    leave: () => main.querySelectorAll("canvas.scatter").forEach((canvas) => canvas.stop?.()),
     async update() {
       const content = await ask("partners");
       if (drawn === content) return;
       drawn = content;
-      const parts = [...content.benchmarks.flatMap(benchmark), ...content.crossplay.flatMap(crossplay), ...content.pools.flatMap(pool),
+      const parts = [...content.benchmarks.flatMap(benchmark), ...content.embeddings.flatMap(embeddings), ...content.crossplay.flatMap(crossplay), ...content.pools.flatMap(pool),
         ...content.problems.map(({ id, problem }) => h("p", { class: "quiet" }, `${id} is damaged: ${problem}`))];
       main.replaceChildren(...(parts.length ? parts : [h("div", { class: "card empty" }, "No pools or benchmarks yet. Make one: ",
         h("code", {}, "omg benchmark prisoners_dilemma --budget=tiny"))]));
@@ -33,6 +36,50 @@ function benchmark({ id, tasks }) {
           h("td", { class: "number" }, String(m.seeds)),
           h("td", {}, h("details", {}, h("summary", {}, String(m.partners.length)), ...m.partners.map((p) => h("div", {}, `${p.partner}: ${number(p.score)}`))))))))) ];
   });
+}
+
+// The mean embedding of every episode. Under the pointer: the partner's name, and its recorded episode plays.
+function embeddings({ id, title: name, members }) {
+  const canvas = h("canvas", { class: "scatter", "aria-label": "embeddings" }), preview = h("canvas"), caption = h("p", { class: "quiet", role: "status" }, "Point at a dot.");
+  const all = members.flatMap((member) => member.points), span = (axis) => [Math.min(...all.map((p) => p[axis])), Math.max(...all.map((p) => p[axis]))];
+  const [[left, right], [low, high]] = [span(0), span(1)], size = 420;
+  const place = ([x, y]) => [14 + ((size - 28) * (x - left)) / Math.max(right - left, 1e-9), size - 14 - ((size - 28) * (y - low)) / Math.max(high - low, 1e-9)];
+  let chosen = null, timer = null;
+  canvas.redraw = () => {
+    const ratio = devicePixelRatio || 1, pen = canvas.getContext("2d");
+    canvas.width = canvas.height = size * ratio;
+    canvas.style.width = `${size}px`;
+    pen.scale(ratio, ratio);
+    members.forEach((member, i) => {
+      pen.fillStyle = palette()[i % palette().length];
+      pen.globalAlpha = chosen === null ? 0.65 : chosen === i ? 1 : 0.12;
+      for (const point of member.points) { const [x, y] = place(point); pen.beginPath(); pen.arc(x, y, 3, 0, 2 * Math.PI); pen.fill(); }
+    });
+  };
+  canvas.stop = () => clearInterval(timer);
+  canvas.addEventListener("mousemove", async (event) => {
+    const box = canvas.getBoundingClientRect(), at = [event.clientX - box.left, event.clientY - box.top].map((v) => (v * size) / box.width);
+    let best = [14, null];
+    members.forEach((member, i) => member.points.forEach((point) => { const [x, y] = place(point), d = Math.hypot(x - at[0], y - at[1]); if (d < best[0]) best = [d, i]; }));
+    if (best[1] === chosen) return;
+    chosen = best[1];
+    canvas.redraw();
+    clearInterval(timer);
+    caption.textContent = chosen === null ? "Point at a dot." : `${members[chosen].name} (${members[chosen].split})` + (members[chosen].recorded ? "; click to open its episode" : "; not recorded: evaluate with --save_replay");
+    canvas.dataset.partner = chosen === null ? "" : members[chosen].name;
+    if (chosen === null || !members[chosen].recorded) return;
+    const now = chosen, episode = await ask("episode", [["id", where(now)]]);
+    if (now !== chosen) return;
+    let step = 0;
+    const next = () => { paint(preview, episode, step, { scale: Math.min(1, 300 / episode.size[0]) }); preview.dataset.step = step; step = (step + 1) % episode.frames.length; };
+    next();
+    timer = setInterval(next, 250);
+  });
+  canvas.addEventListener("click", () => { if (chosen !== null && members[chosen].recorded) go("episodes", [["id", where(chosen)]]); });
+  const where = (i) => `${id === "." ? "" : `${id}/`}episodes/${members[i].name}/episode.json`;
+  canvas.redraw();
+  return [h("h2", {}, `Embeddings: ${name}`), h("p", { class: "quiet" }, `${id} · the mean embedding of every episode, along the first two principal components; one colour for each partner`),
+    h("div", { class: "card bar" }, canvas, h("div", {}, preview, caption))];
 }
 
 function crossplay({ id, names, agents, values }) {
