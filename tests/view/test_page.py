@@ -126,7 +126,8 @@ def test_the_episode_of_the_partner_under_the_pointer_plays(results, serve, page
     scale = box["width"] / 420
     page.mouse.move(box["x"] + 14 * scale, box["y"] + (420 - 14) * scale)
     page.wait_for_selector("canvas.scatter[data-partner=tit_for_tat]")
-    page.wait_for_selector("canvas[data-step='2']")
+    preview = page.wait_for_selector("canvas[data-step='2']").bounding_box()
+    assert preview["height"] == pytest.approx(preview["width"], rel=0.02), "a matrix game is drawn on a square"
     page.mouse.move(box["x"] + (420 - 14) * scale, box["y"] + 14 * scale)
     page.wait_for_selector("canvas.scatter[data-partner=always_defect]")
     page.mouse.click(box["x"] + (420 - 14) * scale, box["y"] + 14 * scale)

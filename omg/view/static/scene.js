@@ -3,7 +3,7 @@ const pictures = new Map();
 
 export function paint(canvas, episode, step, { scale = 1, sight = null, dim = "rgba(0,0,0,.5)" } = {}) {
   const [width, height] = episode.size, ratio = (devicePixelRatio || 1) * scale;
-  if (canvas.width !== Math.round(width * ratio)) {
+  if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
     canvas.width = Math.round(width * ratio);
     canvas.height = Math.round(height * ratio);
     canvas.style.width = `${width * scale}px`;
