@@ -5,7 +5,7 @@ run = omg.train("iql", env="foraging", seeds=3, t_max=20_000)
 print(run.summary["test_return_mean"])
 run.plot()
 player = omg.load(run.path)
-episodes = omg.rollout(player, "foraging", episodes=10)
+episodes = omg.rollout(player, episodes=10)
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from omg.commands.common import Player as SavedPlayer
 from omg.commands.common import load_player, scripted_player
 from omg.components.episode_buffer import make_scheme
 from omg.config import Command
+from omg.controllers import WITH_PARTNERS
 from omg.controllers.om_controller import MultiModuleMAC, Side, TeamPolicies
 from omg.envs import MultiAgentEnv, Timestep, make
 from omg.evaluation import plots
@@ -47,6 +48,9 @@ class Run:
     """A run on disk."""
 
     path: Path
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", Path(self.path))
 
     @property
     def config(self) -> dict[str, Any]:
@@ -102,8 +106,11 @@ def train(
         UserError: a name or a setting is wrong; the message says what to write instead.
         KeyboardInterrupt: the run was stopped and saved; the same call with `run_dir` and `resume=True` continues it.
     """
+    if settings.get("resume") and not run_dir:
+        raise UserError("resume needs the run: add run_dir=….")
     results = Path(str(settings.get("local_results_path", "results")))
-    folder = Path(run_dir) if run_dir else results / f"{name}__{env}__{datetime.now():%Y%m%d-%H%M%S-%f}"
+    label = f"{Path(name).stem}__{Path(env).stem}__{datetime.now():%Y%m%d-%H%M%S-%f}"
+    folder = Path(run_dir) if run_dir else results / label
     inner = [(f"env_args.{key}", value) for key, value in (env_args or {}).items()]
     updates = [*_updates(settings), *inner, ("run_dir", str(folder))]
     _run(Command("train", name, env, updates))
@@ -156,8 +163,10 @@ class Player:
             raise UserError(f"{saved.name} has {len(saved.params)} seeds: seed is one of 0 to {len(saved.params) - 1}.")
         self.name, self.config, self.env = saved.name, saved.config, env
         self.mac, self.params = saved.mac, saved.params[seed]
-        self.alone = bool(saved.config.get("pool") or saved.config.get("multi_algs"))
+        self.alone = saved.config.get("mac") in WITH_PARTNERS.values()
         """Whether it was trained as one agent among others."""
+        if len(getattr(self.mac, "group", (0,))) > 1:
+            raise UserError(f"{saved.name} is a group that learned among others: test it with omg evaluate --pool.")
         self._act = jax.jit(self._select, static_argnames="test_mode")
 
     def memory(self, seats: int | None = None) -> Any:
@@ -193,11 +202,15 @@ class Player:
             raise UserError(f"{self.name} plans in the environment itself: play it with omg.rollout.")
         spec = self.env.spec
         own = list(seats) if seats is not None else [0] if self.alone else list(range(spec.n_agents))
+        if not all(0 <= seat < spec.n_agents for seat in own):
+            raise UserError(f"seats are {own}; {spec.name} has the seats 0 to {spec.n_agents - 1}.")
         if isinstance(obs, Timestep):
             avail_actions, state, obs = obs.avail_actions[jnp.asarray(own)], obs.state, obs.obs[jnp.asarray(own)]
         obs = jnp.asarray(obs, jnp.float32)
         if obs.shape != (len(own), spec.obs_size):
             raise UserError(f"obs has the shape {obs.shape}; for seats {own} it is ({len(own)}, {spec.obs_size}).")
+        if state is None and getattr(self.mac, "obs_is_state", False):
+            raise UserError(f"{self.name} sees the global state: pass state=…, or the whole Timestep.")
         every = jnp.ones((len(own), spec.n_actions), bool)
         avail = every if avail_actions is None else jnp.asarray(avail_actions).astype(bool)
         state = jnp.zeros(spec.state_size) if state is None else jnp.asarray(state, jnp.float32)
@@ -219,15 +232,16 @@ class Player:
         return f"Player({self.name} on {self.env.spec.name})"
 
 
-def load(path: str | Path, *, step: int = 0, seed: int = 0, env: MultiAgentEnv | None = None) -> Player:
+def load(path: str | Path, *, step: int = 0, seed: int = 0, env: str | MultiAgentEnv | None = None) -> Player:
     """A saved agent: the folder of a run, or `zoo:TASK/METHOD`. With `env` also the name of a scripted policy.
 
     Args:
         path: the run.
         step: the checkpoint that is nearest to this number of steps; 0: the newest.
         seed: which of the run's seeds, counted from 0.
-        env: the environment to play in; by default the one it was trained in.
+        env: the environment to play in, or its name; by default the one it was trained in.
     """
+    env = make_env(env) if isinstance(env, str) else env
     if env is not None and not zoo.in_zoo(path) and not Path(path).exists():
         return Player(scripted_player(env, str(path)), env)
     found = checkpoints.find_model(zoo.agent_folder(str(path)) if zoo.in_zoo(path) else Path(path), step)
@@ -264,15 +278,22 @@ def rollout(
         episodes: how many.
         seed: of the environment and of policies that sample.
     """
+    if episodes < 1:
+        raise UserError(f"episodes is {episodes}; it must be 1 or more.")
+    if not isinstance(players, Player) and not players:
+        raise UserError("rollout needs a player for every seat.")
     first = players if isinstance(players, Player) else players[0]
     world = first.env if env is None else make_env(env) if isinstance(env, str) else env
     n = world.spec.n_agents
-    if isinstance(players, Player) and not players.alone:
+    _check_fits([first] if isinstance(players, Player) else players, world)
+    if isinstance(players, Player) and (not players.alone or players.mac.plans):
         mac, params = players.mac, players.params
     else:
         team = [players] * n if isinstance(players, Player) else list(players)
         if len(team) != n:
             raise UserError(f"{world.spec.name} has {n} agents; {len(team)} players were given.")
+        if late := next((player for player in team[1:] if player.mac.plans), None):
+            raise UserError(f"{late.name} plans in the environment itself: it takes the first seat, or all of them.")
         sides = tuple(Side(player.mac, (seat,), 1) for seat, player in enumerate(team) if seat)
         mac = MultiModuleMAC(world.spec, team[0].mac, (0,), sides)
         others = tuple(jax.tree.map(lambda x: jnp.asarray(x)[None], player.params) for player in team[1:])
@@ -289,11 +310,30 @@ def rollout(
     return Episodes(obs, state, actions, reward, filled, np.asarray(stats.agent_returns)[:episodes])
 
 
+def _check_fits(players: Sequence[Player], env: MultiAgentEnv) -> None:
+    """An agent plays in environments with the sizes of the one it was trained in."""
+    for player in players:
+        own, other = player.env.spec, env.spec
+        for name in ("n_agents", "n_actions", "obs_size"):
+            if getattr(own, name) != getattr(other, name):
+                raise UserError(
+                    f"{player.name} was made for {own.name} with {name} {getattr(own, name)}, and here it is "
+                    f"{getattr(other, name)}. Leave env out to play where it was trained."
+                )
+
+
 # --- the command line's code path
 
 
 def _updates(settings: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    return [(key, str(value) if isinstance(value, Path) else value) for key, value in settings.items()]
+    """Keyword arguments as settings: paths as text, NumPy's numbers as Python's."""
+    return [(key, _plain(value)) for key, value in settings.items()]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    return str(value) if isinstance(value, Path) else value
 
 
 def _run(command: Command) -> None:

@@ -71,7 +71,7 @@ def parse(words: list[str]) -> Command:
     """Words in any order: a verb, `--config=…`, `--key=value`, `--key value`, `--flag`, and after `with` key=value."""
     command, after_with, verb_given = Command(), False, False
     flags = {key for key, value in read_yaml(CONFIG_DIR / "default.yaml").items() if isinstance(value, bool)}
-    flags |= {"help", "json", "trust"}
+    flags |= {"help", "json", "trust", "no_browser", "metrics", "optuna", "minimise"}
     queue = list(words)
     while queue:
         word = queue.pop(0)

@@ -72,7 +72,7 @@ def test_a_rollout_returns_whole_episodes(run):
 def test_players_in_every_seat_act_by_their_own_policies():
     """Tit-for-tat repeats what the defector did; both are scripted policies."""
     env = omg.make_env("prisoners_dilemma", rounds=5)
-    players = [omg.load(name, env=env) for name in ("always_defect", "tit_for_tat")]
+    players = [omg.load("always_defect", env=env), omg.load("tit_for_tat", env="prisoners_dilemma")]
     episodes = omg.rollout(players, env, episodes=3)
     assert (episodes.actions[..., 0] == 1).all()
     np.testing.assert_array_equal(episodes.actions[:, :, 1], [[0, 1, 1, 1, 1]] * 3)
@@ -107,6 +107,12 @@ def test_a_run_draws_its_curve(run, tmp_path):
         (lambda path: omg.load(path, seed=2), "2 seeds"),
         (lambda path: omg.load(path).act(np.zeros((1, 3))), "obs has the shape"),
         (lambda path: omg.Run(path.parent).summary, "not finished"),
+        (lambda path: omg.Run(str(path.parent)).summary, "not finished"),
+        (lambda path: omg.train("iql", env="two_step", resume=True), "run_dir"),
+        (lambda path: omg.rollout(omg.load(path), "foraging"), "Leave env out"),
+        (lambda path: omg.rollout(omg.load(path), episodes=0), "1 or more"),
+        (lambda path: omg.rollout([]), "every seat"),
+        (lambda path: omg.load(path).act(np.zeros((1, 3)), seats=[7]), "has the seats 0 to 1"),
         (lambda path: omg.Run(path).plot("lss"), "Did you mean"),
     ],
 )

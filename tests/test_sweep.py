@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import shutil
 
 import pytest
 import yaml
@@ -31,7 +32,9 @@ def trained(monkeypatch):
         (folder / "config.yaml").write_text(yaml.safe_dump({"lr": values["lr"], "gamma": values.get("gamma", 0.9)}))
         mean = -abs(math.log10(values["lr"]) + 2) - abs(values.get("gamma", 0.9) - 0.9)
         seeds = [{"seed": s, "test_return_mean": mean + 0.1 * s, "loss": 1.0} for s in (-1, 0, 1)]
-        (folder / "summary.json").write_text(json.dumps({"test_return_mean": mean, "loss": 1.0, "seeds": seeds}))
+        (folder / "summary.json").write_text(
+            json.dumps({"test_return_mean": mean, "wall_seconds": 2.0, "seeds": seeds})
+        )
         return 0
 
     stop: list[str] = []
@@ -84,12 +87,42 @@ def test_optuna_asks_again_for_the_same_trials_and_finds_a_better_one(trained, t
     assert abs(math.log10(best["lr"]) + 2) < 0.35
 
 
+def test_another_sweep_in_the_same_folder_is_not_mixed_in(trained, tmp_path):
+    ran, _ = trained
+    words = ["sweep", "--config=iql", "--env-config=two_step", f"--run_dir={tmp_path / 's'}"]
+    assert main([*words, "--grid=lr=0.01"]) == 0
+    assert main([*words, "--grid=lr=0.1,0.2", "--t_max=500"]) == 0
+    rows = json.loads((tmp_path / "s/sweep.json").read_text())["trials"]
+    assert [row["trial"] for row in rows] == ["lr_0.1", "lr_0.2"]
+    shutil.rmtree(tmp_path / "s/lr_0.2")
+    assert main([*words, "--grid=lr=0.1,0.2", "--t_max=500"]) == 0
+    assert ran == ["lr_0.01", "lr_0.1", "lr_0.2", "lr_0.2"], "what was removed runs again"
+
+
+def test_a_trial_that_fails_leaves_the_others_their_table(trained, tmp_path, monkeypatch):
+    ran, _ = trained
+    run = commands.run
+
+    def fail(command):
+        if dict(command.updates).get("lr") == 0.1:
+            raise RuntimeError("a bug")
+        return run(command)
+
+    monkeypatch.setattr(commands, "run", fail)
+    words = ["sweep", "--config=iql", "--env-config=two_step", f"--run_dir={tmp_path / 's'}", "--grid=lr=0.1,0.01"]
+    assert main([*words, "--seeds=3", "--metric=wall_seconds"]) == 1
+    assert ran == ["lr_0.01"]
+    assert [row["trial"] for row in json.loads((tmp_path / "s/sweep.json").read_text())["trials"]] == ["lr_0.01"]
+
+
 def test_random_values_lie_in_their_ranges_and_repeat_with_the_seed():
     space = space_of(parse(["sweep", "--range=lr=0.0001..0.01", "--range=gamma=0.9..0.99", "--grid=seeds=1,2"]))
     drawn = list(combinations(space, 50, seed=3))
     assert drawn == list(combinations(space, 50, seed=3))
     assert len(drawn) == 100
     assert all(0.0001 <= d["lr"] <= 0.01 and 0.9 <= d["gamma"] <= 0.99 for d in drawn)
+    whole = space_of(parse(["sweep", "--range=batch_size=4..8"]))
+    assert {d["batch_size"] for d in combinations(whole, 50, seed=3)} == {4, 5, 6, 7, 8}
     low = sum(d["lr"] < 0.001 for d in drawn)
     assert 35 < low < 65, "uniform in the logarithm"
 
@@ -106,15 +139,15 @@ def test_random_values_lie_in_their_ranges_and_repeat_with_the_seed():
         (["--grid=lr=1,1"], "same values"),
         (["--grid=lrr=1,2"], "Did you mean"),
         (["--grid=lr=0.1", "--trials=0"], "1 or more"),
-        (["--grid=lr=0.1", "--metric=los"], "number of summary.json"),
+        (["--grid=lr=0.1", "--metric=los"], "--metric is test_return_mean"),
+        (["--grid=env_args.foo=1,2"], "foo"),
     ],
 )
 def test_a_mistake_is_one_sentence(trained, tmp_path, capsys, words, said):
     folder = tmp_path / "s"
     assert main(["sweep", "--config=iql", "--env-config=two_step", f"--run_dir={folder}", *words]) == 2
     assert said in " ".join(capsys.readouterr().err.split())
-    if "--metric=los" not in words:
-        assert not folder.exists()
+    assert not folder.exists()
 
 
 @pytest.mark.slow

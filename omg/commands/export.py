@@ -9,7 +9,7 @@ from typing import Any
 from omg.commands.common import known_options
 from omg.config import Command
 from omg.evaluation import runs
-from omg.utils.files import check_writable
+from omg.utils.files import check_writable, make_folder
 from omg.utils.settings import UserError
 
 SUMMARY = """\
@@ -41,6 +41,7 @@ def main(command: Command) -> int:
 
     rows = [row for record in found for row in logged(record)] if command.get("metrics") else [r.row() for r in found]
     table = pd.DataFrame(rows)
+    make_folder(path.parent)
     table.to_csv(path, index=False) if path.suffix == ".csv" else table.to_parquet(path)
     print(path)
     return 0

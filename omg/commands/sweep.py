@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from omg import config as configuration
+from omg.build import make_env
 from omg.commands.stages import Plan, Stage, check, number_of_jobs, run_plan
 from omg.config import Command, value_of
 from omg.evaluation import figures
 from omg.training.settings import RunSettings
 from omg.utils.files import check_writable, make_folder, write_text
+from omg.utils.jobs import STATE, STOPPED
 from omg.utils.logging import console, say
 from omg.utils.plugins import load_plugins
 from omg.utils.settings import UserError, convert
@@ -43,6 +45,8 @@ EXAMPLES = [
     "omg sweep --config=ppo --env-config=foraging --range=lr=0.0001..0.01 --range=gamma=0.9..0.99 --trials=8 --jobs=2",
     "omg sweep --config=ppo --env-config=foraging --range=lr=0.0001..0.01 --optuna --trials=20",
 ]
+COUNTED = ("t_env", "episodes", "updates", "wall_seconds", "env_steps_per_second")
+"""Numbers of summary.json that are not of a test."""
 OPTIONS = ("grid", "range", "trials", "optuna", "metric", "minimise", "jobs", "run_dir")
 
 
@@ -71,17 +75,20 @@ def main(command: Command) -> int:
     label = f"sweep_{config['name']}_{configuration.env_label(config)}"
     folder = check_writable(Path(str(command.get("run_dir") or Path(str(config["local_results_path"])) / label)))
     seed = convert(config["seed"], int, "seed")
+    check_metric(command)
     if optuna:
-        status = with_optuna(base, command, space, trials, jobs, folder, seed)
+        stages, status = with_optuna(base, command, space, trials, jobs, folder, seed)
     else:
-        chosen = list(combinations(space, trials, seed))
-        status = run_trials([trial_of(base, values, folder) for values in chosen], command, folder, jobs)
-    if status:
+        stages = [trial_of(base, values, folder) for values in combinations(space, trials, seed)]
+        status = run_trials(stages, command, folder, jobs)
+    if status in STOPPED:
         say(f"stopped. To continue: omg {' '.join(command.as_words())}")
         return status
-    report(folder, command)
+    finished = [stage for stage in stages if (stage.home / "summary.json").exists()]
+    if finished:
+        report(folder, finished, [*space.grid, *space.ranges], command)
     print(folder)
-    return 0
+    return status
 
 
 # --- what is tried
@@ -108,7 +115,7 @@ def space_of(command: Command) -> Space:
             raise UserError(f"--range takes two ends, as in --range=lr=0.0001..0.01; not {text!r}.")
         if not ends[0] < ends[1]:
             raise UserError(f"--range={text}: the first end must be the smaller one.")
-        ranges[key] = (float(ends[0]), float(ends[1]))
+        ranges[key] = (ends[0], ends[1])
     if not grid and not ranges:
         raise UserError("sweep needs values to try: --grid=lr=0.001,0.0005 or --range=lr=0.0001..0.01.")
     return Space(grid, ranges)
@@ -119,7 +126,7 @@ def combinations(space: Space, trials: int, seed: int) -> Iterator[dict[str, Any
     chance = random.Random(seed)
     for values in itertools.product(*space.grid.values()):
         for _ in range(trials if space.ranges else 1):
-            drawn = {key: _sample(low, high, chance.random()) for key, (low, high) in space.ranges.items()}
+            drawn = {key: _sample(ends, chance.random()) for key, ends in space.ranges.items()}
             yield dict(zip(space.grid, values, strict=True)) | drawn
 
 
@@ -127,9 +134,14 @@ def logarithmic(low: float, high: float) -> bool:
     return low > 0 and high >= 10 * low
 
 
-def _sample(low: float, high: float, u: float) -> float:
-    value = low * (high / low) ** u if logarithmic(low, high) else low + (high - low) * u
-    return float(f"{value:.4g}")
+def _sample(ends: tuple[float, float], u: float) -> float:
+    low, high = ends
+    return _tidy(low * (high / low) ** u if logarithmic(low, high) else low + (high - low) * u, ends)
+
+
+def _tidy(value: float, ends: tuple[float, float]) -> float:
+    """Six digits; a whole number if both ends are whole."""
+    return round(value) if all(isinstance(end, int) for end in ends) else float(f"{value:.6g}")
 
 
 # --- trials
@@ -153,17 +165,36 @@ def run_trials(stages: Sequence[Stage], command: Command, folder: Path, jobs: in
         raise UserError("two trials have the same values: name each value once.")
     plan = Plan(folder.name, folder, list(stages))
     check(plan, command)
+    for trained in stages:
+        make_env(configuration.load(trained.command))
+    forget_removed(folder)
     # Trials of a larger sweep in the same folder stay.
     return run_plan(plan, jobs, whole=False)
 
 
-def with_optuna(base: Command, command: Command, space: Space, trials: int, jobs: int, folder: Path, seed: int) -> int:
-    """Asks for as many trials as run at once, and tells their results. A continued sweep asks and tells the same."""
+def forget_removed(folder: Path) -> None:
+    """A trial whose results were removed by hand runs again."""
+    path = folder / STATE
+    if path.exists():
+        state = json.loads(path.read_text())
+        kept = {title: entry for title, entry in state.items() if (folder / title / "summary.json").exists()}
+        write_text(path, json.dumps(kept, indent=1))
+
+
+def with_optuna(
+    base: Command, command: Command, space: Space, trials: int, jobs: int, folder: Path, seed: int
+) -> tuple[list[Stage], int]:
+    """Asks for as many trials as run at once, and tells their results. A continued sweep asks and tells the same.
+
+    Returns all trials, and the worst status.
+    """
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     direction = optuna.study.StudyDirection(1 if command.get("minimise") else 2)
     study = optuna.create_study(direction=direction, sampler=optuna.samplers.TPESampler(seed=seed))
+    every: list[Stage] = []
+    worst = 0
     for start in range(0, trials, jobs):
         asked = [study.ask() for _ in range(min(jobs, trials - start))]
         stages = []
@@ -171,18 +202,21 @@ def with_optuna(base: Command, command: Command, space: Space, trials: int, jobs
             values = {key: trial.suggest_categorical(key, options) for key, options in space.grid.items()}
             for key, (low, high) in space.ranges.items():
                 value = trial.suggest_float(key, low, high, log=logarithmic(low, high))
-                values[key] = float(f"{value:.6g}")
+                values[key] = _tidy(value, (low, high))
             stages.append(trial_of(base, values, folder))
-        different = list({stage.title: stage for stage in stages}.values())
-        if status := run_trials(different, command, folder, jobs):
-            return status
+        different = {stage.title: stage for stage in stages}
+        worst = max(worst, run_trials(list(different.values()), command, folder, jobs))
+        if worst in STOPPED:
+            return every, worst
+        every += [stage for title, stage in different.items() if title not in {s.title for s in every}]
         for trial, stage in zip(asked, stages, strict=True):
-            mean = result_of(stage.home, command)[0]
+            there = (stage.home / "summary.json").exists()
+            mean = result_of(stage.home, command)[0] if there else math.nan
             if math.isfinite(mean):
                 study.tell(trial, mean)
             else:
                 study.tell(trial, state=optuna.trial.TrialState.FAIL)
-    return 0
+    return every, worst
 
 
 # --- results
@@ -192,9 +226,18 @@ def result_of(home: Path, command: Command) -> tuple[float, list[float]]:
     """The mean over seeds, and every seed."""
     summary = json.loads((home / "summary.json").read_text())
     metric = metric_of(summary, command)
-    each = [seed[metric] for seed in summary.get("seeds") or [summary]]
+    each = [seed.get(metric, summary[metric]) for seed in summary.get("seeds") or [summary]]
     values = [math.nan if value is None else float(value) for value in each]
     return sum(values) / len(values), values
+
+
+def check_metric(command: Command) -> None:
+    """A metric that no run will have is refused before the first one."""
+    metric = command.get("metric")
+    if metric is not None and not str(metric).startswith("test_") and metric not in COUNTED:
+        raise UserError(
+            f"--metric is test_return_mean, test_focal_return_mean, … or {', '.join(COUNTED)}; not {metric!r}."
+        )
 
 
 def metric_of(summary: Mapping[str, Any], command: Command) -> str:
@@ -207,21 +250,17 @@ def metric_of(summary: Mapping[str, Any], command: Command) -> str:
     return str(metric)
 
 
-def report(folder: Path, command: Command) -> None:
+def report(folder: Path, finished: Sequence[Stage], varied: Sequence[str], command: Command) -> None:
     """The table, best first, as sweep.csv and on the terminal; a figure with every seed."""
     from rich.table import Table
 
-    state = json.loads((folder / "workflow.json").read_text())
-    varied = list(
-        dict.fromkeys(key for key, _ in (str(t).split("=", 1) for o, t in command.updates if o in OPTIONS[:2]))
-    )
     rows = []
-    for title, entry in state.items():
-        if not entry["done"]:
-            continue
-        config = configuration.read_yaml(folder / title / "config.yaml")
-        mean, each = result_of(folder / title, command)
-        rows.append({"trial": title, **{key: _setting(config, key) for key in varied}, "mean": mean, "each": each})
+    for stage in finished:
+        config = configuration.read_yaml(stage.home / "config.yaml")
+        mean, each = result_of(stage.home, command)
+        rows.append(
+            {"trial": stage.title, **{key: _setting(config, key) for key in varied}, "mean": mean, "each": each}
+        )
     rows.sort(key=lambda row: (math.isnan(row["mean"]), row["mean"] if command.get("minimise") else -row["mean"]))
     metric = metric_of(json.loads((folder / rows[0]["trial"] / "summary.json").read_text()), command)
     lines: list[list[Any]] = [["trial", *varied, metric, "lowest seed", "highest seed", "seeds"]]

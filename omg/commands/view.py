@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import socket
+import threading
 import webbrowser
 from pathlib import Path
 
@@ -42,7 +43,8 @@ def main(command: Command) -> int:
     local = host in ("127.0.0.1", "localhost", "::1")
     token = None if local else secrets.token_urlsafe(16)
     listener = listen(host, port)
-    shown = f"[{host}]" if ":" in host else host
+    # Other machines reach this one by its name, not by "all addresses".
+    shown = socket.gethostname() if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
     address = f"http://{shown}:{listener.getsockname()[1]}/" + (f"?token={token}" if token else "")
     serve(root, token, listener, address, browser=not command.get("no_browser"))
     return 0
@@ -54,6 +56,7 @@ def listen(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
+        listener.listen()
     except OSError as error:
         listener.close()
         raise UserError(f"cannot listen on {host}:{port}: {error.strerror}. Choose another --port.") from error
@@ -69,7 +72,7 @@ def serve(root: Path, token: str | None, listener: socket.socket, address: str, 
     print(address, flush=True)
     say(f"{root} in the browser. Ctrl-C ends it.")
     if browser:
-        webbrowser.open(address)
+        threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
     try:
         server.run(sockets=[listener])
     except KeyboardInterrupt:

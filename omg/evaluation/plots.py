@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,12 +24,16 @@ class Curve(NamedTuple):
 
 
 def curves_of(
-    folders: Sequence[Path], metric: str | None = None, by: str = "config", x: str = "steps"
+    folders: Sequence[Path],
+    metric: str | None = None,
+    by: str = "config",
+    x: str = "steps",
+    read: Callable[[Path], list[dict[str, Any]]] = runs.points,
 ) -> tuple[str, list[Curve]]:
     """The number that is shown (`metric`, or the best one that all runs have), and a curve for every group."""
     if x not in AXES:
         raise UserError(f"--x is steps or seconds, not {x!r}.")
-    logged = {folder: runs.points(folder) for folder in folders}
+    logged = {folder: read(folder) for folder in folders}
     common = [set(runs.numbers_in(points)) for points in logged.values()]
     shared = set.intersection(*common) if common else set()
     known = sorted(shared)
@@ -44,7 +48,11 @@ def curves_of(
     for folder, points in logged.items():
         name = runs.group_of(runs.read(folder), by)
         groups.setdefault(name, []).append(runs.curve(points, metric, AXES[x][0]))
-    return metric, [Curve(name, *runs.together(several)) for name, several in groups.items()]
+    curves = [Curve(name, *runs.together(several)) for name, several in groups.items()]
+    if not any(len(curve.x) for curve in curves):
+        lacking = " Runs of older versions have no seconds." if x == "seconds" else ""
+        raise UserError(f"{metric} has no values over {x} in these runs.{lacking}")
+    return metric, [curve for curve in curves if len(curve.x)]
 
 
 def draw(curves: Sequence[Curve], metric: str, x: str, path: Path, smooth: float = 0.0, title: str = "") -> Path:

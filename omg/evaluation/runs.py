@@ -125,10 +125,11 @@ def numbers_in(logged: Sequence[dict[str, Any]]) -> list[str]:
 
 def curve(logged: Sequence[dict[str, Any]], metric: str, x: str = "t_env") -> tuple[np.ndarray, np.ndarray]:
     """The places and values of one number: `[point]` and `[point, seed]`."""
-    having = [point for point in logged if point.get(metric) is not None and point.get(x) is not None]
-    values = [point.get(f"{metric}_seeds") or [point[metric]] for point in having]
-    numbers = [[np.nan if v is None else float(v) for v in row] for row in values]
-    return np.array([float(point[x]) for point in having]), np.array(numbers).reshape(len(having), -1)
+    each = [(point, point.get(f"{metric}_seeds") or [point.get(metric)]) for point in logged]
+    having = [(p, values) for p, values in each if p.get(x) is not None and any(v is not None for v in values)]
+    numbers = [[np.nan if v is None else float(v) for v in values] for _, values in having]
+    places = np.array([float(point[x]) for point, _ in having])
+    return places, np.array(numbers) if having else np.zeros((0, 0))
 
 
 def group_of(record: Record, by: str) -> str:
@@ -203,13 +204,18 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _tail(path: Path) -> list[dict[str, Any]]:
-    """The newest points. A last line without an end is still being written."""
-    with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(size - TAIL, 0))
-        lines = file.read().decode().split("\n")
-    whole = lines[:-1] if size <= TAIL else lines[1:-1]
-    return [json.loads(line) for line in whole]
+    """The newest points, back to a test if there is one. A last line without an end is still being written."""
+    window = TAIL
+    while True:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(size - window, 0))
+            lines = file.read().decode(errors="replace" if size > window else "strict").split("\n")
+        whole = lines[:-1] if size <= window else lines[1:-1]
+        found = [json.loads(line) for line in whole]
+        if size <= window or any("test_return_mean" in point for point in found):
+            return found
+        window *= 4
 
 
 def _alive(folder: Path) -> bool:

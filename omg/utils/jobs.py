@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
@@ -79,6 +80,10 @@ def _status_of(run: Callable[[Any], int], job: Any) -> int:
     except UserError as error:
         say(f"omg: {job.title}: {error}", "red")
         return 2
+    except Exception:
+        # A bug in one job: it is shown, and the others go on.
+        traceback.print_exc()
+        return 1
 
 
 def _report(missing: set[str]) -> None:
@@ -102,11 +107,11 @@ def _at_once(jobs: Sequence[Any], at_once: int, folder: Path, record: Any, is_do
     pending = [job for job in jobs if not is_done(job) or job.command.verb == "compare"]
     finished = {job.title for job in jobs if is_done(job)}
     futures: dict[Future, Any] = {}
-    worst = 0
+    worst, stopped = 0, False
     with ThreadPoolExecutor(at_once) as executor, _sigterm_as_ctrl_c():
         try:
             while pending or futures:
-                ready = [job for job in pending if set(job.after) <= finished] if worst not in STOPPED else []
+                ready = [job for job in pending if set(job.after) <= finished] if not stopped else []
                 for job in ready[: at_once - len(futures)]:
                     pending.remove(job)
                     futures[executor.submit(start, job)] = job
@@ -114,7 +119,7 @@ def _at_once(jobs: Sequence[Any], at_once: int, folder: Path, record: Any, is_do
                     break
                 for future in wait(futures, return_when=FIRST_COMPLETED).done:
                     job, status = futures.pop(future), future.result()
-                    worst = max(worst, status)
+                    worst, stopped = max(worst, status), stopped or status in STOPPED
                     finished |= {job.title} if not status else set()
         except KeyboardInterrupt:
             # Running jobs save and end; nothing new begins.

@@ -19,7 +19,6 @@ import numpy as np
 from omg.evaluation import plots, runs
 from omg.evaluation.runs import EPISODE
 from omg.evaluation.scores import stratified
-from omg.utils.files import inside
 from omg.utils.settings import UserError
 
 POOL, BENCHMARK, CROSSPLAY, EMBEDDINGS = "pool.json", "benchmark.csv", "crossplay.csv", "embeddings.json"
@@ -60,9 +59,9 @@ class Content:
         folders = [self._run(name) for name in names]
         if not folders:
             return {"metric": metric, "metrics": [], "curves": []}
-        logged = [runs.points(folder) for folder in folders]
+        logged = [self._points(folder) for folder in folders]
         common = set.intersection(*(set(runs.numbers_in(points)) for points in logged))
-        shown, curves = plots.curves_of(folders, metric if metric in common else None, by, x)
+        shown, curves = plots.curves_of(folders, metric if metric in common else None, by, x, self._points)
         out = []
         for curve in curves:
             mean, low, high = runs.mean_and_band(runs.smooth(curve.y, smooth))
@@ -84,7 +83,7 @@ class Content:
         }
 
     def episode(self, name: str) -> dict[str, Any]:
-        path = inside(self.root, name, "episode")
+        path = self._inside(name)
         if path.name != EPISODE or not path.is_file():
             raise UserError(f"there is no episode {name!r}.")
         if path.stat().st_size > MOST:
@@ -123,9 +122,18 @@ class Content:
         return path.relative_to(self.root).as_posix()
 
     def _run(self, name: str) -> Path:
-        if name == ".":
-            return self.root
-        return inside(self.root, name, "run")
+        return self.root if name == "." else self._inside(name)
+
+    def _inside(self, name: str) -> Path:
+        """A path below the folder. Links that lead out of it, and hidden files, are not read."""
+        path = (self.root / name).resolve()
+        root = self.root.resolve()
+        if not path.is_relative_to(root) or any(part.startswith(".") for part in path.relative_to(root).parts):
+            raise UserError(f"{name!r} is not in {self.root}.")
+        return self.root / name
+
+    def _points(self, folder: Path) -> list[dict[str, Any]]:
+        return self._cached("points", folder, [folder / runs.METRICS], partial(runs.points, folder))
 
     def _files(self, names: set[str]) -> Iterator[Path]:
         for folder, inner, files in os.walk(self.root):

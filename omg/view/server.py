@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import math
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -36,7 +37,8 @@ def make_app(root: Path, token: str | None = None) -> Starlette:
 
     def answer(read: Callable[[Request], Any]) -> Callable[[Request], Any]:
         async def endpoint(request: Request) -> Response:
-            if token is not None and not hmac.compare_digest(request.headers.get("x-token", ""), token):
+            given = request.headers.get("x-token", "").encode()
+            if token is not None and not hmac.compare_digest(given, token.encode()):
                 return JSONResponse({"error": "the address needs its token: use the one that omg view printed."}, 403)
             try:
                 found = await run_in_threadpool(read, request)
@@ -46,7 +48,7 @@ def make_app(root: Path, token: str | None = None) -> Starlette:
                 return JSONResponse({"error": f"cannot read: {error.strerror or error}."}, 400)
             if isinstance(found, Response):
                 return found
-            body = json.dumps(found, allow_nan=False, separators=(",", ":")).encode()
+            body = json.dumps(_finite(found), default=str, separators=(",", ":")).encode()
             stamp = hashlib.sha256(body).hexdigest()[:16]
             if request.headers.get("if-none-match") == stamp:
                 return Response(status_code=304)
@@ -106,6 +108,15 @@ class _Guard:
             await send(message)
 
         await self.app(scope, receive, with_headers)
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN and no infinity: they are sent as null."""
+    if isinstance(value, dict):
+        return {str(key): _finite(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _one(request: Request) -> str:

@@ -48,6 +48,7 @@ def results(tmp_path):
     old = write(root / "d", name="vdn", points=[point(0, 2.0)], sacred="RUNNING")
     os.utime(old / "sacred/1/run.json", (time.time() - 3600,) * 2)
     write(root / "e/checkpoints/x")
+    write(root / "old", points=[{"t_env": 0, "loss": 1.0}], sacred="INTERRUPTED")
     broken = write(root / "f")
     (broken / "config.yaml").write_bytes(b"\xff\xfe: [")
     return root
@@ -56,7 +57,7 @@ def results(tmp_path):
 def test_every_run_is_listed_with_its_state(results):
     found = {os.path.relpath(r.path, results): r for r in runs.records(results)}
     assert {name: r.state for name, r in found.items()} == {
-        "a": "finished", "deep/b": "running", "c": "stopped", "d": "stopped", "f": "damaged",
+        "a": "finished", "deep/b": "running", "c": "stopped", "d": "stopped", "f": "damaged", "old": "stopped",
     }  # fmt: skip
     assert (found["a"].test_return, found["a"].seconds, found["a"].steps) == (1.5, 9, 50)
     assert (found["deep/b"].test_return, found["deep/b"].seconds) == (4.0, 10.0)
@@ -80,6 +81,9 @@ def test_a_long_run_is_read_from_its_end(tmp_path):
     folder = write(tmp_path / "a", points=[point(t, t, filler="x" * 200) for t in range(1000)])
     assert (folder / "metrics.jsonl").stat().st_size > runs.TAIL
     assert runs.read(folder).test_return == 999
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"t_env": 2000, "filler": "x" * 2 * runs.TAIL}) + "\n")
+    assert (runs.read(folder).steps, runs.read(folder).test_return) == (2000, 999)
 
 
 def test_curves_of_several_runs_meet_at_common_places():
@@ -95,6 +99,14 @@ def test_curves_of_several_runs_meet_at_common_places():
     assert high[0] - mean[0] == pytest.approx(1.96 * 1 / np.sqrt(3))
     np.testing.assert_allclose(mean - low, high - mean)
     assert (runs.mean_and_band(np.array([[3.0]]))[2] == 3).all(), "one seed has no band"
+
+
+def test_a_seed_that_diverged_does_not_hide_the_others():
+    places, values = runs.curve(
+        [{"t_env": 5, "loss": None, "loss_seeds": [1.0, None]}, {"t_env": 6, "loss": None}], "loss"
+    )
+    np.testing.assert_array_equal(places, [5])
+    np.testing.assert_array_equal(values, [[1.0, np.nan]])
 
 
 def test_smoothing_is_an_exponential_mean_without_a_bias_to_zero():
@@ -125,9 +137,9 @@ def test_commands_show_plot_and_export_them(results, tmp_path, capsys, monkeypat
     svg = (tmp_path / "x.svg").read_text()
     assert capsys.readouterr().out == "x.svg\n"
     assert "test return mean" in svg
-    assert main(["export", "--to=r.csv"]) == 0
-    assert sorted(pd.read_csv("r.csv").state) == ["damaged", "finished", "running", "stopped", "stopped"]
-    assert main(["export", "--metrics", "--to=p.csv"]) == 0
+    assert main(["export", "--to=new/r.csv"]) == 0
+    assert sorted(pd.read_csv("new/r.csv").state) == ["damaged", "finished", "running", *["stopped"] * 3]
+    assert main(["export", "--metrics", "results", "--to=p.csv"]) == 0
     table = pd.read_csv("p.csv")
     assert list(table[table.path == "results/a"].test_return_mean) == [0.0, 1.0]
 
@@ -143,6 +155,7 @@ def test_commands_show_plot_and_export_them(results, tmp_path, capsys, monkeypat
         (["plot", "results/e"], "there are no runs"),
         (["plot", "results/a", "--metric=test_return"], "Did you mean"),
         (["plot", "results/a", "--x=minutes"], "steps or seconds"),
+        (["plot", "results/old", "--x=seconds"], "older versions have no seconds"),
         (["plot", "results/a", "--smooth=1"], "below 1"),
         (["plot", "results/a", "--to=x.gif"], ".png, .svg or .pdf"),
         (["export", "--to=x.xls"], ".csv or .parquet"),

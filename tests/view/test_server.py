@@ -103,6 +103,23 @@ def test_damaged_files_are_named_and_the_rest_is_shown(results):
     assert {p["id"] for p in partners["problems"]} == {"bench/benchmark.csv", "cross/crossplay.csv", "pool/pool.json"}
 
 
+def test_numbers_that_are_not_finite_are_sent_as_null(results, serve):
+    (results / "team/summary.json").write_text('{"test_return_mean": NaN, "wall_seconds": Infinity}')
+    (results / "bench/benchmark.csv").write_text("task,method,partner,seed,return,score\ng,base,x,1,nan,nan\n")
+    config = (results / "team/config.yaml").read_text()
+    (results / "team/config.yaml").write_text(config + "when: 2026-01-01\nodd: .inf\n")
+    site = serve(results)
+    status, found = site.json("/api/runs")
+    assert (status, next(r["test_return"] for r in found["runs"] if r["id"] == "team")) == (200, None)
+    assert site.json("/api/partners")[0] == 200
+    assert site.json("/api/config?id=team")[1]["config"]["when"] == "2026-01-01"
+
+
+def test_a_run_with_a_colon_in_its_name_can_be_opened(results):
+    (results / "team").rename(results / "at 12:30")
+    assert Content(results).curves(["at 12:30"], None, "run", "steps", 0.0)["curves"][0]["name"] == "at 12:30"
+
+
 def test_a_run_that_goes_on_is_read_again(results):
     content = Content(results)
     assert next(r for r in content.runs()["runs"] if r["id"] == "team")["steps"] < 10_000

@@ -10,7 +10,7 @@ export function make(main, query) {
   const set = (key) => (event) => { options[key] = event.target.value; update(); };
   const metric = h("select", { onchange: set("metric"), "aria-label": "number" });
   const by = h("select", { onchange: set("by"), "aria-label": "groups" },
-    ...[["config", "method and environment"], ["run", "run"], ["seed", "seed"]].map(([value, name]) => h("option", { value, selected: options.by === value }, name)));
+    ...[["config", "method and environment"], ["run", "run"], ["seed", "first seed"]].map(([value, name]) => h("option", { value, selected: options.by === value }, name)));
   const x = h("select", { onchange: set("x"), "aria-label": "axis" }, ...["steps", "seconds"].map((value) => h("option", { value, selected: options.x === value }, value)));
   const smooth = h("input", { type: "range", min: 0, max: 0.98, step: 0.02, value: options.smooth, oninput: set("smooth"), "aria-label": "smoothing" });
   const place = h("div", { class: "card", id: "plot" });
@@ -20,7 +20,7 @@ export function make(main, query) {
     h("button", { onclick: () => download("figure", [...asked(), ["format", "png"]], "curves.png") }, "PNG"),
     h("button", { onclick: () => download("figure", [...asked(), ["format", "svg"]], "curves.svg") }, "SVG"),
     h("button", { onclick: () => csv() }, "CSV"), count), place);
-  let plot = null, content = null, drawn = null;
+  let plot = null, content = null, drawn = null, left = false;
 
   const asked = () => [...chosen().map((id) => ["id", id]), ...Object.entries(options).filter(([, value]) => value !== "")];
   let everything = [];
@@ -28,7 +28,7 @@ export function make(main, query) {
 
   async function update() {
     if (!ids.length) {
-      everything = (await ask("runs")).runs.filter((run) => run.state !== "damaged" && run.steps > 0).slice(-12).map((run) => run.id);
+      everything = (await ask("runs")).runs.filter((run) => run.state !== "damaged" && run.steps > 0).sort((a, b) => a.changed - b.changed).slice(-12).map((run) => run.id);
       if (!everything.length) {
         place.replaceChildren(h("div", { class: "empty" }, "No runs to draw yet."));
         return;
@@ -36,6 +36,7 @@ export function make(main, query) {
     }
     count.textContent = ids.length ? `${ids.length} runs` : `the last ${everything.length} runs; choose others under Runs`;
     content = await ask("curves", asked());
+    if (left) return;
     metric.replaceChildren(...content.metrics.map((name) => h("option", { value: name, selected: name === content.metric }, name.replaceAll("_", " "))));
     draw();
   }
@@ -80,5 +81,5 @@ export function make(main, query) {
 
   const resized = () => draw();
   addEventListener("resize", resized);
-  return { update, theme: draw, leave() { removeEventListener("resize", resized); plot?.destroy(); } };
+  return { update, theme: draw, leave() { left = true; removeEventListener("resize", resized); plot?.destroy(); } };
 }

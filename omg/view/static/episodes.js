@@ -8,7 +8,7 @@ export function make(main, query) {
   const pick = h("select", { "aria-label": "episode", onchange: () => go("episodes", [["id", pick.value]]) });
   const place = h("div", { id: "episode" });
   main.append(h("div", { class: "bar" }, h("label", {}, "episode ", pick)), place);
-  let player = null, wanted = query.get("id"), listed = null;
+  let player = null, left = false, wanted = query.get("id"), listed = null;
 
   async function update() {
     const { episodes } = await ask("episodes");
@@ -23,10 +23,11 @@ export function make(main, query) {
     }
     if (!player) {
       wanted = wanted ?? ids[0];
-      player = play(place, await ask("episode", [["id", wanted]]));
+      const episode = await ask("episode", [["id", wanted]]);
+      if (!left && !player) player = play(place, episode);
     }
   }
-  return { update, theme: () => player?.draw(), leave: () => player?.leave() };
+  return { update, theme: () => player?.draw(), leave: () => { left = true; player?.leave(); } };
 }
 
 function play(place, episode) {
@@ -70,7 +71,7 @@ function play(place, episode) {
     h("span", { class: "quiet" }, step === last ? "" : episode.alive[step][i] ? `does: ${episode.action_names[episode.actions[step][i]] ?? ""}` : "has left"))));
     for (const { entry, canvas, caption } of moments) {
       const target = entry.steps[Math.min(step, entry.steps.length - 1)];
-      caption.textContent = entry.title + (entry.ahead ? ` (+${target - step})` : ` (step ${target})`);
+      caption.textContent = entry.title + (step === last ? "" : entry.ahead ? ` (+${target - step})` : ` (step ${target})`);
       paint(canvas, episode, target, { scale: scale * 0.62 });
       canvas.dataset.target = target;
     }
