@@ -50,7 +50,7 @@ repeated.
 
 options:
   --methods=base,liam,…  which methods to train: base, naive, liam, omg, omg_plus, meliba, mix (default: all; with the
-                         budget tiny base, liam and omg), and those that the task's YAML file defines under `methods`
+                         budget tiny base and liam), and those that the task's YAML file defines under `methods`
   --budget=small         tiny (minutes on two cores), small or paper
   --jobs=1               number of stages that run at once, each in its own process with a log file
   --new_partners         train partners and bounds anew instead of taking those of the zoo (zoo:TASK)
@@ -71,7 +71,7 @@ METHODS = {
     "mix": "ppo_mix",
 }
 """Method → configuration. All bounds learn by PPO, and so do all methods that a task does not define itself."""
-QUICK = ("base", "liam", "omg")
+QUICK = ("base", "liam")
 """The methods of the budget `tiny`, unless others are asked for."""
 KEYS = ("env_config", "measure", "settings", "pool", "train", "methods", "budgets")
 VARIABLES = ("steps", "response_steps", "pool_steps", "seeds", "episodes")
