@@ -16,12 +16,15 @@ from typing import Any
 
 import numpy as np
 
+import omg
 from omg.evaluation import plots, runs
 from omg.evaluation.runs import EPISODE
 from omg.evaluation.scores import stratified
 from omg.utils.settings import UserError
 
 POOL, BENCHMARK, CROSSPLAY, EMBEDDINGS = "pool.json", "benchmark.csv", "crossplay.csv", "embeddings.json"
+ZOO = Path(omg.__file__).parent / "zoo"
+"""The partners that ship with the package."""
 MOST = 100 << 20
 """Files larger than this are not sent."""
 
@@ -100,7 +103,7 @@ class Content:
     # --- partners
 
     def partners(self) -> dict[str, Any]:
-        """Pools, benchmark tables and cross-play; what cannot be read is named under `problems`."""
+        """Pools (the zoo last), benchmarks, embeddings, cross-play; `problems` names what cannot be read."""
         readers = {
             POOL: ("pools", _pool), BENCHMARK: ("benchmarks", _benchmark), CROSSPLAY: ("crossplay", _crossplay),
             EMBEDDINGS: ("embeddings", _embeddings),
@@ -114,6 +117,10 @@ class Content:
             except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
                 problem = f"{type(error).__name__}: {error}".split("\n")[0][:200]
                 out["problems"].append({"id": self._id(path), "problem": problem})
+        for path in sorted(ZOO.glob(f"*/{POOL}")):
+            out["pools"].append(
+                {"id": f"zoo:{path.parent.name}", **self._cached("pools", path, [path], partial(_pool, path))}
+            )
         return out
 
     # --- files

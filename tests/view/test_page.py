@@ -65,6 +65,7 @@ def test_every_tab_shows_the_runs_that_were_made(results, serve, page):
     assert "[0.500, 0.700]" in page.inner_text("table.benchmark")
     assert page.inner_text("table.heat tbody tr:last-child td:last-child") == "4"
     assert "vdn" in page.inner_text("main")
+    assert "--pool=zoo:lbf_7x7" in page.inner_text("main")
 
 
 def test_curves_are_exported(results, serve, page):
@@ -224,7 +225,7 @@ def test_html_in_a_name_is_shown_as_text(with_beliefs, serve, page):
 
 def test_an_empty_folder_says_what_to_do(tmp_path, serve, page):
     site = serve(tmp_path)
-    for tab, command in (("runs", "omg train"), ("episodes", "--save_replay"), ("partners", "omg benchmark")):
+    for tab, command in (("runs", "omg train"), ("episodes", "--save_replay")):
         page.goto(site.address + f"#{tab}")
         page.wait_for_selector(f"code:text('{command}')")
     page.goto(site.address + "#curves")

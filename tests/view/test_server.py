@@ -38,6 +38,7 @@ def test_runs_curves_episodes_and_partners_are_those_on_disk(results, serve):
     assert (base["method"], base["seeds"], base["score"]) == ("base", 2, pytest.approx(0.6))
     assert partners["crossplay"][0]["values"] == [[1, 2], [3, 4]]
     assert partners["pools"][0]["members"][0]["algorithm"] == "vdn"
+    assert "zoo:lbf_7x7" in {pool["id"] for pool in partners["pools"]}
     for kind, start in (("png", b"\x89PNG"), ("svg", b"<?xml")):
         status, body, headers = site.get(f"/api/figure?id=team&format={kind}")
         assert (status, body[:4]) == (200, start[:4])

@@ -92,7 +92,9 @@ function crossplay({ id, names, agents, values }) {
 
 function pool({ id, env, members }) {
   const columns = [["name", "member"], ["algorithm", "algorithm"], ["split", "split"], ["seed", "seed"], ["steps", "steps"], ["return_mean", "return"]];
-  return [h("h2", {}, `Pool: ${env}`), h("p", { class: "quiet" }, `${id} · ${members.length} members`),
-    h("div", { class: "card scroll" }, h("details", { open: members.length <= 24 }, h("summary", {}, "members"), h("table", {}, h("thead", {}, h("tr", {}, ...columns.map(([, name]) => h("th", {}, name)))),
+  const shipped = id.startsWith("zoo:");
+  return [h("h2", {}, `Pool: ${shipped ? id : env.replaceAll("_", " ")}`),
+    h("p", { class: "quiet" }, shipped ? `ships with the package, ${members.length} members: --pool=${id}` : `${id} · ${members.length} members`),
+    h("div", { class: "card scroll" }, h("details", { open: !shipped && members.length <= 24 }, h("summary", {}, "members"), h("table", {}, h("thead", {}, h("tr", {}, ...columns.map(([, name]) => h("th", {}, name)))),
       h("tbody", {}, ...members.map((member) => h("tr", {}, ...columns.map(([key]) => h("td", typeof member[key] === "number" ? { class: "number" } : {}, typeof member[key] === "number" ? number(member[key]) : String(member[key] ?? "")))))))))];
 }
