@@ -92,6 +92,14 @@ def test_the_readmes_python_runs(tmp_path, monkeypatch):
     assert names["episodes"].returns.shape == (4, names["env"].spec.n_agents)
 
 
+@pytest.mark.parametrize("chinese", sorted(ROOT.glob("docs/*.zh.md")), ids=lambda path: path.name)
+def test_a_chinese_page_has_the_code_and_pictures_of_the_english_one(chinese):
+    english = chinese.with_name(chinese.name.replace(".zh", "")).read_text()
+    for pattern in (r"```.*?```", r"!\[[^]]*\]\(([^)]+)\)", r"^#+ "):
+        found = [re.findall(pattern, text, re.DOTALL | re.M) for text in (english, chinese.read_text())]
+        assert found[0] == found[1], pattern
+
+
 def test_the_chinese_readme_has_the_same_sections_commands_and_numbers():
     """Sentences are a translator's; headings, code, commands, pictures, links and figures are those of the original."""
     english, chinese = ((ROOT / name).read_text() for name in ("README.md", "README.zh.md"))
