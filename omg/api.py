@@ -29,7 +29,7 @@ from omg.components.episode_buffer import make_scheme
 from omg.config import Command
 from omg.controllers import WITH_PARTNERS
 from omg.controllers.om_controller import MultiModuleMAC, Side, TeamPolicies
-from omg.envs import MultiAgentEnv, Timestep, make
+from omg.envs import REGISTRY, MultiAgentEnv, Timestep, make
 from omg.evaluation import plots
 from omg.evaluation import runs as catalogue
 from omg.opponents import zoo
@@ -142,11 +142,11 @@ def runs(folder: str | Path = "results") -> pd.DataFrame:
 
 def make_env(env: str = "foraging", **env_args: Any) -> MultiAgentEnv:
     """An environment by the name of its configuration, with settings: two pure functions and a spec."""
-    try:
-        found = config.load(Command(env_config=env, updates=[(f"env_args.{k}", v) for k, v in env_args.items()]))
-    except UserError:
+    if env in REGISTRY and env not in config.available("envs"):
         return make(env, **env_args)
-    return make_env_of(found)
+    return make_env_of(
+        config.load(Command(env_config=env, updates=[(f"env_args.{k}", v) for k, v in env_args.items()]))
+    )
 
 
 # --- agents
@@ -283,24 +283,24 @@ def rollout(
     if not isinstance(players, Player) and not players:
         raise UserError("rollout needs a player for every seat.")
     first = players if isinstance(players, Player) else players[0]
-    world = first.env if env is None else make_env(env) if isinstance(env, str) else env
-    n = world.spec.n_agents
-    _check_fits([first] if isinstance(players, Player) else players, world)
+    env = first.env if env is None else make_env(env) if isinstance(env, str) else env
+    n = env.spec.n_agents
+    _check_fits([first] if isinstance(players, Player) else players, env)
     if isinstance(players, Player) and (not players.alone or players.mac.plans):
         mac, params = players.mac, players.params
     else:
         team = [players] * n if isinstance(players, Player) else list(players)
         if len(team) != n:
-            raise UserError(f"{world.spec.name} has {n} agents; {len(team)} players were given.")
+            raise UserError(f"{env.spec.name} has {n} agents; {len(team)} players were given.")
         if late := next((player for player in team[1:] if player.mac.plans), None):
             raise UserError(f"{late.name} plans in the environment itself: it takes the first seat, or all of them.")
         sides = tuple(Side(player.mac, (seat,), 1) for seat, player in enumerate(team) if seat)
-        mac = MultiModuleMAC(world.spec, team[0].mac, (0,), sides)
+        mac = MultiModuleMAC(env.spec, team[0].mac, (0,), sides)
         others = tuple(jax.tree.map(lambda x: jnp.asarray(x)[None], player.params) for player in team[1:])
         params = TeamPolicies(team[0].params, others)
     # Mixed teams are played with the first player in every seat in turn; the first rows have it in the first seat.
     batch_size = n * episodes if isinstance(mac, MultiModuleMAC) else episodes
-    runner = VectorRunner(world, mac, *make_scheme(world.spec), batch_size)
+    runner = VectorRunner(env, mac, *make_scheme(env.spec), batch_size)
     played = jax.jit(lambda p, k: runner.play(p, jnp.int32(0), k, True))(params, jax.random.key(seed))
     batch, stats = played.batch, played.stats
     assert batch is not None

@@ -340,11 +340,8 @@ def what_next(task: Task, folder: Path, methods: Sequence[str], command: Command
     if (knowing := found.get("value_of_knowing")) is not None:
         text += f" Knowing the partner is worth {knowing:.2f} (oracle minus blind learner)."
     pool = task.pool if task.from_zoo else str(folder / "pool")
-    lines = [
-        f"{text}\nNext:",
-        f"omg view {folder.parent}",
-        f"omg evaluate --checkpoint_path={folder / methods[-1]} --pool={pool}",
-    ]
+    lines = [f"{text}\nNext:", f"omg view {folder.parent}"]
+    lines.append(f"omg evaluate --checkpoint_path={folder / methods[-1]} --pool={pool}")
     if "small" in task.content["budgets"]:
         kept = [(key, value) for key, value in command.updates if key not in ("budget", "run_dir", "save_replay")]
         lines.append(f"omg {' '.join(replace(command, updates=[*kept, ('budget', 'small')]).as_words())}")

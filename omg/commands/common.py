@@ -89,6 +89,16 @@ def known_options(command: Command, options: Sequence[str]) -> None:
     configuration.refuse_layers(command, f"{command.verb} reads what runs have written")
 
 
+def folder_of_runs(command: Command) -> Path:
+    """The one folder that a command names; by default `results`."""
+    if len(command.words) > 1:
+        raise UserError(f"{command.verb} takes one folder: omg {command.verb} results.")
+    folder = Path(command.words[0] if command.words else "results")
+    if not folder.is_dir():
+        raise UserError(f"there is no folder {folder}. Train something first: omg train, or name another folder.")
+    return folder
+
+
 def result_folder(config: Config, default: Path) -> Path:
     return Path(str(config["run_dir"])) if config.get("run_dir") else default
 

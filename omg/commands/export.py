@@ -6,7 +6,7 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-from omg.commands.common import known_options
+from omg.commands.common import folder_of_runs, known_options
 from omg.config import Command
 from omg.evaluation import runs
 from omg.utils.files import check_writable, make_folder
@@ -28,15 +28,14 @@ def settings(command: Command) -> list[type]:
 
 def main(command: Command) -> int:
     known_options(command, ("to", "metrics"))
-    if len(command.words) > 1:
-        raise UserError("export takes one folder: omg export results.")
+    folder = folder_of_runs(command)
     path = Path(str(command.get("to", "runs.csv")))
     if path.suffix not in (".csv", ".parquet"):
         raise UserError(f"--to names a file that ends in .csv or .parquet, not {path.name!r}.")
     if path.suffix == ".parquet" and not (importlib.util.find_spec("pyarrow")):
         raise UserError("Parquet needs pyarrow: pip install pyarrow, or write a .csv.")
     check_writable(path.parent)
-    found = runs.records(Path(command.words[0] if command.words else "results"))
+    found = runs.records(folder)
     import pandas as pd
 
     rows = [row for record in found for row in logged(record)] if command.get("metrics") else [r.row() for r in found]

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
-from omg.commands.common import known_options
+from omg.commands.common import folder_of_runs, known_options
 from omg.config import Command
 from omg.evaluation import runs
 from omg.utils.logging import console
-from omg.utils.settings import UserError, choose
+from omg.utils.settings import choose
 
 SUMMARY = """\
 Lists the runs in a folder (results by default): algorithm, environment, seed, state, steps, test return, time.
@@ -32,9 +31,7 @@ def settings(command: Command) -> list[type]:
 
 def main(command: Command) -> int:
     known_options(command, ("sort", "state"))
-    if len(command.words) > 1:
-        raise UserError("runs takes one folder: omg runs results.")
-    found = runs.records(Path(command.words[0] if command.words else "results"))
+    found = runs.records(folder_of_runs(command))
     states = ("finished", "running", "stopped", "damaged")
     if (state := command.get("state")) is not None:
         choose(dict.fromkeys(states), str(state), "state")

@@ -25,13 +25,12 @@ from omg.evaluation.adaptation import AdaptSettings
 from omg.opponents import zoo
 from omg.opponents.pool import PoolSettings
 from omg.utils.files import check_name, make_folder, write_json
-from omg.utils.jobs import run_jobs
+from omg.utils.jobs import STATE, run_jobs
 from omg.utils.settings import UserError, choose, convert, nearest
 
 OF_A_MODEL = ("evaluate", "adapt")
 """Verbs whose subject is an earlier stage or an agent of the zoo."""
 STAGE_VERBS = ("collect", "pool", "pretrain", "train", *OF_A_MODEL, "compare")
-STATE = "workflow.json"
 
 
 class Stage(NamedTuple):

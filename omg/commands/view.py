@@ -8,7 +8,7 @@ import threading
 import webbrowser
 from pathlib import Path
 
-from omg.commands.common import known_options
+from omg.commands.common import folder_of_runs, known_options
 from omg.config import Command
 from omg.utils.logging import say
 from omg.utils.settings import UserError, convert
@@ -31,11 +31,7 @@ def settings(command: Command) -> list[type]:
 
 def main(command: Command) -> int:
     known_options(command, ("port", "no_browser", "host"))
-    if len(command.words) > 1:
-        raise UserError("view takes one folder: omg view results.")
-    root = Path(command.words[0] if command.words else "results")
-    if not root.is_dir():
-        raise UserError(f"there is no folder {root}. Train something first: omg train, or name another folder.")
+    root = folder_of_runs(command)
     port = convert(command.get("port", 8765), int, "port")
     if not 0 <= port < 65536:
         raise UserError(f"port is {port}; it must be between 0 and 65535.")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from omg.evaluation import runs
 
 BLUE = "#29629b"
 COLOURS = ("#29629b", "#c0392b", "#277d5a", "#7850a0", "#be781e", "#5b6770", "#a83279", "#2a9d8f")
@@ -39,16 +40,13 @@ def save(figure: Any, path: Path) -> Path:
 
 def learning_curve(folder: Path) -> Path | None:
     """Test return over environment steps, with every seed as a thin line if there are several."""
-    points = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    tests = [p for p in points if p.get("test_return_mean") is not None]
-    if len(tests) < 3:
+    steps, each = runs.curve(runs.points(folder), "test_return_mean")
+    if len(steps) < 3:
         return None
-    steps = [p["t_env"] for p in tests]
     figure, axes = pyplot().subplots(figsize=(6, 3.6), layout="constrained")
-    each = [p.get("test_return_mean_seeds") for p in tests]
-    if all(each):
+    if each.shape[1] > 1:
         axes.plot(steps, each, color=BLUE, alpha=0.3, linewidth=1)
-    axes.plot(steps, [p["test_return_mean"] for p in tests], color=BLUE, linewidth=2, marker="o", markersize=3)
+    axes.plot(steps, each.mean(1), color=BLUE, linewidth=2, marker="o", markersize=3)
     plain(axes, "environment steps", "test return", folder.name)
     return save(figure, folder / "curve.png")
 

@@ -9,7 +9,7 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from omg.utils.files import write_text
 from omg.utils.settings import UserError, choose
@@ -34,17 +34,14 @@ def make_tracker(name: str | None, folder: Path, config: Mapping[str, Any]) -> T
     return MLflow(folder, config) if name == "mlflow" else Wandb(folder, config, offline=name == "wandb_offline")
 
 
-class Tracker:
+class Tracker(Protocol):
     """Receives every logged point."""
 
-    def log(self, t_env: int, numbers: Mapping[str, float]) -> None:
-        raise NotImplementedError
-
-    def close(self) -> None:
-        raise NotImplementedError
+    def log(self, t_env: int, numbers: Mapping[str, float]) -> None: ...
+    def close(self) -> None: ...
 
 
-class Wandb(Tracker):
+class Wandb:
     """A run of Weights & Biases. A resumed run has the same identity; offline runs lie in the run's folder."""
 
     def __init__(self, folder: Path, config: Mapping[str, Any], offline: bool):
@@ -62,7 +59,7 @@ class Wandb(Tracker):
         self.run.finish()
 
 
-class MLflow(Tracker):
+class MLflow:
     """A run of MLflow, at the address in MLFLOW_TRACKING_URI. Its identity is kept in the run's folder."""
 
     def __init__(self, folder: Path, config: Mapping[str, Any]):
