@@ -68,8 +68,8 @@ def test_a_short_run_ends_with_what_was_found_and_commands_that_can_be_parsed(fo
     said = benchmark.what_next(task, folder / "all/small", ["base"], command)
     score = json.loads((folder / "all/small/scores.json").read_text())["base"]["iqm"]
     assert f"After 200 steps: base {score:.2f}." in said
-    evaluate, listed = [line.split() for line in said.splitlines() if line.startswith("  omg ")]
-    assert listed[1] == "list"
+    viewed, evaluate = [line.split() for line in said.splitlines() if line.startswith("  omg ")]
+    assert viewed[1:] == ["view", str(folder / "all")]
     assert main([*evaluate[1:], "--test_nepisode=2", f"--run_dir={folder / 'suggested'}"]) == 0
     task.content["budgets"]["small"] = task.content["budgets"]["tiny"]
     longer = benchmark.what_next(task, folder / "all/small", ["base"], command).splitlines()[-2].split()
