@@ -8,7 +8,7 @@ agent to load it gets it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -191,6 +191,14 @@ class Foraging(MultiAgentEnv):
 
     def goal_distance(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows goal"]:
         return steps_to(self.goal_features(obs), self.scale)
+
+    def imagine(self, state: Any, described: np.ndarray) -> Any:
+        food, agents = np.split(described.reshape(-1, 3) / self.scale, [self.settings.food])
+        levels = food[:, 2].round()
+        nobody = np.zeros(len(agents), bool)
+        return state._replace(
+            agents=agents[:, :2], loading=nobody, food=food[:, :2], food_level=levels, eaten=levels < 1
+        )
 
     def draw(self, state: Board) -> Scene:
         scene = board(self.settings.grid_size)

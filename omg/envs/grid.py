@@ -83,8 +83,8 @@ def board(size: int) -> Scene:
     return scene
 
 
-def disc(scene: Scene, place: Sequence[int], radius: int, colour: Colour, label: str, shift: int = 0) -> None:
+def disc(scene: Scene, place: Sequence[float], radius: int, colour: Colour, label: str, shift: int = 0) -> None:
     """Draws a labelled disc in a cell, `shift` pixels off its centre."""
-    y, x = (int(p) * CELL + CELL // 2 + shift for p in place)
+    y, x = (float(p) * CELL + CELL // 2 + shift for p in place)
     scene.disc(x, y, radius, colour)
     scene.text(x, y, label)

@@ -143,6 +143,11 @@ class MatrixGame(MultiAgentEnv):
         last = last[..., agent, (agent + jnp.arange(n)) % n, :].reshape(*obs.shape[:-1], n * a)
         return jnp.concatenate([obs[..., : self.n_states], last], -1)
 
+    def imagine(self, state: Any, described: np.ndarray) -> Any:
+        last = described[self.n_states :].reshape(self.spec.n_agents, -1)
+        # At the start nobody has acted.
+        return state._replace(last_actions=np.where(last.max(-1) > 0.5, last.argmax(-1), -1))
+
     def draw(self, state: GameState) -> Scene:
         """The last action of every agent; for two agents in the table of payoffs."""
         size, left = 300, 70

@@ -188,6 +188,14 @@ class MultiAgentEnv:
         """A drawing of the environment state as shapes, or None if the environment cannot be drawn."""
         return None
 
+    def imagine(self, state: Any, described: np.ndarray) -> Any | None:
+        """`state`, changed to what a global state vector describes, for drawings of decoded subgoals.
+
+        The vector is a network's output: positions lie between cells, and no game needs to reach it. None: the
+        environment cannot draw such a vector.
+        """
+        return None
+
     def render(self, state: Any) -> Image | None:
         """A picture of the environment state: the drawing, painted. None if there is none."""
         scene = self.draw(state)

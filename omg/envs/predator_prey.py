@@ -143,6 +143,10 @@ class PredatorPrey(MultiAgentEnv):
             info={"catches": catches},
         )
 
+    def imagine(self, state: Any, described: np.ndarray) -> Any:
+        game, catches = state
+        return game.replace(p_pos=described[: game.p_pos.size].reshape(game.p_pos.shape)), catches
+
     def draw(self, state: Any) -> Scene:
         game, _ = state
         size, half = 360, 1.5

@@ -6,9 +6,10 @@ A player clears a drift by stepping onto it. Players who arrive at the same step
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from omg.envs.grid import (
@@ -130,6 +131,11 @@ class Snowdrift(MultiAgentEnv):
             alive=jnp.ones(n, bool),
             info={"cleared": (~snow.there).sum().astype(jnp.float32)},
         )
+
+    def imagine(self, state: Any, described: np.ndarray) -> Any:
+        players, drifts = np.split(described[:-1] / self.scale, [2 * self.settings.players])
+        drifts = drifts.reshape(-1, 3)
+        return state._replace(players=players.reshape(-1, 2), drifts=drifts[:, :2], there=drifts[:, 2] > 0.5)
 
     def draw(self, state: Snow) -> Scene:
         scene = board(self.settings.grid_size)

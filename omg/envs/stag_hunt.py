@@ -8,10 +8,11 @@ something leaves the episode, and the others continue.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from omg.envs.grid import (
@@ -152,6 +153,12 @@ class StagHunt(MultiAgentEnv):
                 "hares": (~hunt.there & ~self.is_stag).sum().astype(jnp.float32),
                 "stags": (~hunt.there & self.is_stag).sum().astype(jnp.float32),
             },
+        )
+
+    def imagine(self, state: Any, described: np.ndarray) -> Any:
+        hunters, prey = np.split(described[:-1].reshape(-1, 3) / self.scale, [self.settings.hunters])
+        return state._replace(
+            hunters=hunters[:, :2], hunting=hunters[:, 2] > 0.5, prey=prey[:, :2], there=prey[:, 2] > 0.5
         )
 
     def draw(self, state: Hunt) -> Scene:

@@ -1,7 +1,8 @@
 """Recorded test episodes: what was drawn, done and earned at every step, and what the focal agent inferred.
 
-Inferences are the state of the episode nearest to ĝ_t and the one chosen in hindsight (OMG), the predicted actions of
-the others beside those they took (naive, LIAM), beliefs over goals (HOP), and the policy or values of the agent itself.
+Inferences are the subgoal ĝ_t, decoded (or the state of the episode nearest to it), and the state that was chosen in
+hindsight (OMG), the predicted actions of the others beside those they took (naive, LIAM), beliefs over goals (HOP), and
+the policy or values of the agent itself.
 An episode is written as `episode.json` (the page in the browser plays it) and as a GIF.
 """
 
@@ -60,6 +61,13 @@ class Moments(NamedTuple):
     """Whether the distance to that step is part of the title."""
 
 
+class Imagined(NamedTuple):
+    """For every step a scene that a network describes: no state of the game, and positions may lie between cells."""
+
+    title: str
+    scenes: list[Scene]
+
+
 @dataclass
 class Episode:
     """One episode of an environment. There is one scene more than there are steps."""
@@ -80,7 +88,7 @@ class Episode:
     """The team's return so far, `[step + 1]`."""
     cooperative: bool
     focal: int | None = None
-    shown: list[Rows | Moments] = field(default_factory=list)
+    shown: list[Rows | Moments | Imagined] = field(default_factory=list)
 
     @property
     def steps(self) -> int:
@@ -94,8 +102,9 @@ class Episode:
     def as_json(self) -> dict[str, Any]:
         """What all scenes begin with (the lines of a board) is written once."""
         shapes = [scene.shapes for scene in self.scenes]
-        same = min(map(len, shapes))
-        same = next((i for i in range(same) if any(s[i] != shapes[0][i] for s in shapes)), same)
+        every = shapes + [scene.shapes for entry in self.shown if isinstance(entry, Imagined) for scene in entry.scenes]
+        same = min(map(len, every))
+        same = next((i for i in range(same) if any(s[i] != shapes[0][i] for s in every)), same)
         first = self.scenes[0]
         return {
             "version": VERSION, "env": self.env, "seats": self.seats, "focal": self.focal,
@@ -105,7 +114,7 @@ class Episode:
             "actions": self.actions.tolist(), "rewards": _round(self.rewards),
             "alive": self.alive.astype(int).tolist(), "team_return": _round(self.team_return),
             "own_return": _round(self.own_return),
-            "shown": [_shown(entry) for entry in self.shown],
+            "shown": [_shown(entry, same) for entry in self.shown],
         }  # fmt: skip
 
     def save(self, folder: Path) -> Path:
@@ -114,7 +123,10 @@ class Episode:
         return path
 
 
-def _shown(entry: Rows | Moments) -> dict[str, Any]:
+def _shown(entry: Rows | Moments | Imagined, same: int) -> dict[str, Any]:
+    """`same`: so many shapes at the beginning are those of the board."""
+    if isinstance(entry, Imagined):
+        return {"form": "scenes", "title": entry.title, "frames": [s.shapes[same:] for s in entry.scenes]}
     if isinstance(entry, Moments):
         return {"form": "moments", "title": entry.title, "steps": entry.steps.tolist(), "ahead": entry.ahead}
     return {
@@ -188,7 +200,7 @@ def record_each(
             add_beliefs(episode, env, focal, batch, row)
         elif focal_batch is not None:
             if vae is not None:
-                add_subgoals(episode, focal, agent, focal_batch, vae, key, row)
+                add_subgoals(episode, env, played[row], focal, agent, focal_batch, vae, key, row)
             add_predictions(episode, focal, agent, focal_batch, row)
             add_policy(episode, focal, agent, focal_batch, row)
         episodes.append(episode)
@@ -251,18 +263,45 @@ def scene_of(env: MultiAgentEnv, state: Any) -> Scene:
 
 
 def add_subgoals(
-    episode: Episode, focal: BasicMAC, agent: Any, batch: FocalBatch, vae: VAE, key: Array, row: int = 0
+    episode: Episode,
+    env: MultiAgentEnv,
+    states: list[Any],
+    focal: BasicMAC,
+    agent: Any,
+    batch: FocalBatch,
+    vae: VAE,
+    key: Array,
+    row: int = 0,
 ) -> None:
-    """The state nearest to ĝ_t, and the one that hindsight chooses."""
+    """What ĝ_t describes, or where that cannot be drawn the state nearest to it; and the hindsight choice."""
     seen = focal.seen(batch)
     am: Any = focal.am
     inferred, of_states = focal.infer_all(agent, seen, batch).embedding, am.latents(vae, seen, batch)
-    nearest = nearest_state(am.as_state(inferred, of_states), of_states.mu, time_first(batch.filled))
+    points = am.as_state(inferred, of_states)
+    nearest = nearest_state(points, of_states.mu, time_first(batch.filled))
     chosen = chosen_ahead(focal, agent, seen, inferred, of_states, batch, key)
     now, last = np.arange(episode.steps), episode.steps
     state, ahead = (np.asarray(x[:last, row, 0]) for x in (nearest, chosen))
-    episode.shown.append(Moments("inferred subgoal (nearest state)", np.minimum(state, last), False))
+    own, whole = np.asarray(batch.obs[row, : last + 1, 0]), np.asarray(batch.state[row, : last + 1, 0])
+    described = am.decoded(vae, points, batch, own.shape == whole.shape and bool((own == whole).all()))
+    scenes = None if described is None else imagined(env, states, np.asarray(described[:last, row, 0], float))
+    if scenes:
+        episode.shown.append(Imagined("inferred subgoal, decoded", scenes))
+    else:
+        episode.shown.append(Moments("inferred subgoal (nearest state)", np.minimum(state, last), False))
     episode.shown.append(Moments("hindsight choice", np.minimum(now + ahead, last), True))
+
+
+def imagined(env: MultiAgentEnv, states: Sequence[Any], described: np.ndarray) -> list[Scene]:
+    """The scene that each global state vector describes; none if the environment cannot draw them."""
+    scenes = []
+    for state, vector in zip(states[: len(described)], described, strict=True):
+        changed = env.imagine(state, vector)
+        scene = None if changed is None else env.draw(changed)
+        if scene is None:
+            return []
+        scenes.append(scene)
+    return scenes
 
 
 def add_predictions(episode: Episode, focal: BasicMAC, agent: Any, batch: FocalBatch, row: int = 0) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from omg.envs.scene import LINES, PAPER
-from omg.evaluation.recording import Episode, Moments, Rows
+from omg.evaluation.recording import Episode, Imagined, Moments, Rows
 
 CAPTION = 18
 """Height of a line of text."""
@@ -42,13 +42,15 @@ def frames_of(episode: Episode) -> list[Image.Image]:
     return frames
 
 
-def shows(entry: Rows | Moments) -> bool:
+def shows(entry: Rows | Moments | Imagined) -> bool:
     """The agent's own policy is left to the page."""
-    return isinstance(entry, Moments) or not entry.own
+    return not isinstance(entry, Rows) or not entry.own
 
 
-def panel(episode: Episode, entry: Rows | Moments, t: int, boards: list[Image.Image]) -> tuple[str, Any]:
+def panel(episode: Episode, entry: Rows | Moments | Imagined, t: int, boards: list[Image.Image]) -> tuple[str, Any]:
     """The caption and picture of one inference. After the last action there is none, and the last one stays."""
+    if isinstance(entry, Imagined):
+        return entry.title, entry.scenes[min(t, episode.steps - 1)].paint()
     if isinstance(entry, Moments):
         if t >= episode.steps:
             return "", boards[-1]

@@ -89,6 +89,11 @@ class VAE(eqx.Module):
         mu = (latents.mu - jax.lax.stop_gradient(self.latent_mean)) / jnp.sqrt(variance)
         return Gaussian(mu, latents.log_var - jnp.log(variance))
 
+    def own_latents(self, standard: Float[Array, "*rows latent"]) -> Float[Array, "*rows latent"]:
+        """The latents that `standard_latents` has made standard."""
+        variance = self.latent_deviation**2 + SPREAD
+        return standard * jnp.sqrt(variance) + self.latent_mean
+
     def standard(self, s: Float[Array, "*rows s"]) -> Float[Array, "*rows s"]:
         return (s - jax.lax.stop_gradient(self.shift)) / jax.lax.stop_gradient(self.scale)
 

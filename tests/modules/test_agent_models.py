@@ -177,6 +177,33 @@ def test_eta_decides_for_whole_episodes(hunt):
         assert 0 < each.mean() < 1, "η is one half"
 
 
+def test_a_decoded_subgoal_changes_the_others_alone(hunt):
+    env, batch = hunt
+    mac, am, _ = model(env, am_model="omg_plus_am", subgoal_features="agent")
+    rows = jax.random.normal(jax.random.key(8), (32, 3))
+    vae = VAE(3, 4, LATENT, jax.random.key(7)).with_latents_of(rows)
+    batch = batch._replace(seat=jnp.broadcast_to(jnp.arange(3), (4, 3)))
+    latents = am.latents(vae, mac.seen(batch), batch)
+    described = np.asarray(am.decoded(vae, latents.mu, batch, False))
+    state = np.asarray(time_first(batch.state))
+    for seat in range(3):
+        others = [(seat + 1) % 3, (seat + 2) % 3]
+        places = [list(env.spec.agents_in_state[other]) for other in others]
+        for where in places:
+            expected = vae.decode(vae.encode(jnp.asarray(state[:, :, seat][..., where])).mu)
+            np.testing.assert_allclose(described[:, :, seat][..., where], expected, rtol=1e-4, atol=1e-5)
+        rest = np.setdiff1d(np.arange(state.shape[-1]), np.ravel(places))
+        np.testing.assert_array_equal(described[:, :, seat][..., rest], state[:, :, seat][..., rest])
+
+
+def test_observations_are_drawn_only_where_they_are_global_states(hunt):
+    env, batch = hunt
+    _, am, _ = model(env, am_model="omg_am")
+    vae, points = vae_of(env), jnp.ones((2, 4, 3, LATENT))
+    assert am.decoded(vae, points, batch, False) is None
+    np.testing.assert_array_equal(am.decoded(vae, points, batch, True), vae.decode(points))
+
+
 def test_the_chosen_subgoals_likelihood_and_the_others_present(hunt):
     """Over steps of the living focal agent, and others whose subgoal counts."""
     env, batch = hunt

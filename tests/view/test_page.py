@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from omg.envs.grid import COLOURS, board
-from omg.evaluation.recording import Episode, Moments, Rows
+from omg.evaluation.recording import Episode, Imagined, Moments, Rows
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 if CHROMIUM is None:
@@ -145,10 +145,14 @@ def with_beliefs(results):
         scene.disc(20 + 40 * t, 20, 10, COLOURS[0])
         scene.sights = [["rectangle", 0, 0, 40 * (t + 1), 80], ["disc", 100, 100, 40]]
         scenes.append(scene)
+    ghosts = [board(5) for _ in range(4)]
+    for t, scene in enumerate(ghosts):
+        scene.disc(20, 20 + 40 * t, 10, COLOURS[1])
     beliefs = np.random.default_rng(0).dirichlet(np.ones(3), (4, 2))
     alive = np.array([[1, 1], [1, 1], [1, 0], [1, 0]])
     shown = [Rows("belief over goals, by agent", [0, 1], ["hare", "stag", "none"], beliefs, alive),
-             Moments("hindsight choice", np.array([2, 3, 3, 4]), True)]  # fmt: skip
+             Moments("hindsight choice", np.array([2, 3, 3, 4]), True),
+             Imagined("inferred subgoal, decoded", ghosts)]  # fmt: skip
     rewards = np.array([[0, 1], [0, 0], [2, 0], [0, 0]], float)
     Episode("stag_hunt", ["hop", "<b>partner</b>"], list(COLOURS[:2]), ["stay", "go"], scenes, np.zeros((4, 2), int),
             rewards, alive > 0, np.array([0, 1, 1, 3, 3.0]), False, 0, shown).save(results / "hop")  # fmt: skip
@@ -170,6 +174,20 @@ def test_belief_bars_equal_the_recorded_numbers_while_one_scrubs(with_beliefs, s
     page.keyboard.press("ArrowLeft")
     assert "has left" in page.inner_text(".seats")
     assert page.evaluate("document.querySelector('.row[data-seat=\"1\"]').classList.contains('dead')")
+
+
+def test_the_decoded_subgoal_is_drawn_beside_the_board(with_beliefs, serve, page):
+    results, _ = with_beliefs
+    site = serve(results)
+    page.goto(site.address + "#episodes?id=hop/episode.json")
+    page.wait_for_selector("canvas.board")
+    at = """([x, y]) => { const c = document.querySelectorAll('figure canvas')[1], r = c.width / 201;
+      return [...c.getContext('2d').getImageData(x * r, y * r, 1, 1).data].slice(0, 3); }"""
+    for step in range(4):
+        assert page.evaluate(at, [20, 20 + 40 * step]) == list(COLOURS[1])
+        assert page.evaluate(at, [20, 20 + 40 * ((step + 2) % 4)]) != list(COLOURS[1])
+        page.keyboard.press("ArrowRight")
+    assert "inferred subgoal, decoded" in page.inner_text(".moments")
 
 
 def test_an_agents_point_of_view_dims_what_it_does_not_see(with_beliefs, serve, page):

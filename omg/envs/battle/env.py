@@ -246,6 +246,23 @@ class Battle(MultiAgentEnv):
         envs = fight.x.shape[-1:]
         return jnp.concatenate([block.reshape(-1, *envs) for block in (allies, enemies, last)])
 
+    def imagine(self, state: Any, described: np.ndarray) -> Any:
+        """Units that are described as dead stay where they are."""
+        fight, n = state.fight, self.spec.n_agents
+        allies = described[np.array(self.spec.agents_in_state)]
+        m, types = len(self.map.enemies), len(self.map.type_names)
+        enemies = described[allies.size :][: m * (3 + self.map.enemies.shielded + types)].reshape(m, -1)
+        health = np.concatenate([allies[:, 0], enemies[:, 0]]).clip(0, 1)
+        places = np.concatenate([allies[:, 2:4], enemies[:, 1:3]]).T * SIZE + SIZE / 2
+        alive = health > 0.02
+        x, y = (np.where(alive, place, now) for place, now in zip(places, (fight.x, fight.y), strict=True))
+        of_allies = allies[:, 4] if self.map.allies.shielded else np.zeros(n)
+        of_enemies = enemies[:, 3] if self.map.enemies.shielded else np.zeros(m)
+        shield = np.concatenate([of_allies, of_enemies]).clip(0, 1) * self.rules.max_shield[:, 0]
+        health = np.where(alive, health, 0) * self.rules.hp[:, 0]
+        fight = fight._replace(x=x, y=y, health=health, shield=shield)
+        return state._replace(fight=fight, last_actions=np.full(n, -1))
+
     def draw(self, state: BattleState):
         return draw(self.map, state.fight, state.last_actions, SIGHT)
 

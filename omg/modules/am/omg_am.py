@@ -166,6 +166,15 @@ class OMGAM(AgentModel):
         """Subgoals as points among the latents of states."""
         return goals
 
+    def decoded(
+        self, vae: VAE, points: Float[Array, "time batch seat latent"], batch: FocalBatch, obs_is_state: bool
+    ) -> Float[Array, "time batch seat state"] | None:
+        """The global states that points among the latents of states describe; None: they describe something else.
+
+        `obs_is_state` says whether observations happen to be global states.
+        """
+        return vae.decode(points) if self.obs_is_state or obs_is_state else None
+
     def mixing_noise(self, shape: tuple[int, ...], key: Array) -> Array:
         """Where this is below η, the policy learns on the hindsight subgoal."""
         return jax.random.uniform(key, shape)

@@ -155,11 +155,15 @@ class OMGPlusAM(OMGAM):
         """What is encoded of the others: their own places in the global state, or their observations."""
         if not self.of_agents:
             return batch.others_obs
+        return jnp.take_along_axis(batch.state[..., None, :], self._places(batch), axis=-1)
+
+    def _places(self, batch: FocalBatch) -> Int[Array, "batch time seat other feature"]:
+        """Where the global state describes the others."""
         assert batch.seat is not None
         n = self.spec.n_agents
         others = (batch.seat[..., None] + np.arange(1, n)) % n
-        places = jnp.asarray(self.spec.agents_in_state)[others]
-        return jnp.take_along_axis(batch.state[..., None, :], places[:, None], axis=-1)
+        places = jnp.asarray(self.spec.agents_in_state)[others][:, None]
+        return jnp.broadcast_to(places, (len(places), batch.state.shape[1], *places.shape[2:]))
 
     def _counted(self, batch: FocalBatch) -> Float[Array, "time batch seat other"]:
         """1 where a modelled agent is there (with `mask_dead`: alive), the state after the last step included."""
@@ -185,6 +189,21 @@ class OMGPlusAM(OMGAM):
 
     def as_state(self, goals: Array, of_states: Gaussian) -> Array:
         return goals if self.settings.subgoal_form == "state" else goals + of_states.mu
+
+    def decoded(self, vae, points, batch, obs_is_state):
+        """The present state, in which the others are as their subgoals describe them."""
+        of_each = self._split(points)
+        if self.settings.normalise:
+            of_each = vae.own_latents(of_each)
+        if self.settings.subgoal_of == "state":
+            return super().decoded(vae, of_each[..., 0, :], batch, obs_is_state)
+        if not self.of_agents:
+            return None
+        places, state = time_first(self._places(batch)), time_first(batch.state)
+        return jnp.put_along_axis(
+            state, places.reshape(*places.shape[:-2], -1), vae.decode(of_each).reshape(*state.shape[:-1], -1), -1,
+            inplace=False,
+        )  # fmt: skip
 
     def considered(self, of_states: Gaussian, judge: Judge, seen: Seen) -> Array:
         if self.settings.subgoal_form == "change":

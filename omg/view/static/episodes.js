@@ -48,8 +48,8 @@ function play(place, episode) {
     h("div", { class: "card" }, facts, board, h("div", { class: "controls" }, button, back, on, slider, speed), seats,
       h("p", { class: "quiet" }, episode.sights.some((s) => s.length) ? "Choose an agent to see what it sees. " : "", "Space plays, the arrow keys step.")),
     shown));
-  const panels = episode.shown.map((entry) => (entry.form === "moments" ? null : rows(episode, entry)));
-  const moments = episode.shown.filter((entry) => entry.form === "moments").map((entry) => ({ entry, canvas: h("canvas"), caption: h("figcaption") }));
+  const panels = episode.shown.map((entry) => (entry.form === "rows" ? rows(episode, entry) : null));
+  const moments = episode.shown.filter((entry) => entry.form !== "rows").map((entry) => ({ entry, canvas: h("canvas"), caption: h("figcaption") }));
   if (moments.length) shown.append(h("div", { class: "shown moments" }, ...moments.map(({ canvas, caption }) => h("figure", {}, caption, canvas))));
   panels.forEach((panel) => panel && shown.append(panel.element));
   const line = h("canvas", { class: "line", "aria-label": "return over the episode" });
@@ -70,6 +70,13 @@ function play(place, episode) {
     }, h("span", { class: "dot", style: { background: episode.colours[i] } }, String(i + 1)), name,
     h("span", { class: "quiet" }, step === last ? "" : episode.alive[step][i] ? `does: ${episode.action_names[episode.actions[step][i]] ?? ""}` : "has left"))));
     for (const { entry, canvas, caption } of moments) {
+      if (entry.form === "scenes") {
+        const now = Math.min(step, entry.frames.length - 1);
+        caption.textContent = entry.title;
+        paint(canvas, { ...episode, frames: entry.frames }, now, { scale: scale * 0.62 });
+        canvas.dataset.target = now;
+        continue;
+      }
       const target = entry.steps[Math.min(step, entry.steps.length - 1)];
       caption.textContent = entry.title + (step === last ? "" : entry.ahead ? ` (+${target - step})` : ` (step ${target})`);
       paint(canvas, episode, target, { scale: scale * 0.62 });
