@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from omg.controllers.base import Controller
@@ -30,6 +31,19 @@ class WithMemory(NamedTuple):
     act: Callable[[Array, Array, Array, Array, Array], tuple[Array, Array]]
 
 
+class OfFamily:
+    """A policy of a family whose members differ in numbers alone: all of them are computed as one.
+
+    Where many policies act side by side, each of them is computed for everybody. A family costs as much as one policy.
+    """
+
+    def __init__(self, act: Callable[..., Array], spec: Spec, numbers: np.ndarray):
+        self.act, self.spec, self.numbers = act, spec, numbers
+
+    def __call__(self, obs: Array, avail_actions: Array, seat: Array, key: Array) -> Array:
+        return self.act(self.spec, jnp.asarray(self.numbers), obs, avail_actions, seat, key)
+
+
 class ScriptedMAC(Controller):
     """One scripted policy, or several: then `params` is the index of the one that acts.
 
@@ -41,6 +55,13 @@ class ScriptedMAC(Controller):
     def __init__(self, spec: Spec, *policies: ScriptedPolicy | WithMemory):
         self.spec = spec
         self.policies: Sequence[ScriptedPolicy | WithMemory] = policies
+        # Each policy's branch, and its row in the numbers of its family.
+        branches: dict[Any, list[ScriptedPolicy | WithMemory]] = {}
+        for i, policy in enumerate(policies):
+            branches.setdefault(policy.act if isinstance(policy, OfFamily) else i, []).append(policy)
+        self.branches = [_branch(members) for members in branches.values()]
+        place = {id(p): (b, r) for b, members in enumerate(branches.values()) for r, p in enumerate(members)}
+        self.places = np.array([place[id(policy)] for policy in policies]).reshape(-1, 2)
 
     def init_memory(self, params: Array | None, batch: int, seats: int | None = None, prior: Any = None) -> Array:
         return jnp.zeros((batch, self.spec.n_agents if seats is None else seats), jnp.int32)
@@ -66,15 +87,23 @@ class ScriptedMAC(Controller):
         self, index: Array | None, memory: Array, obs: Array, avail_actions: Array, seat: Array, key: Array
     ) -> tuple[Array, Array]:
         """One agent's action and its new memory."""
-        branches = [_with_memory(policy) for policy in self.policies]
-        if index is None or len(branches) == 1:
-            return branches[0](memory, obs, avail_actions, seat, key)
-        return jax.lax.switch(index, branches, memory, obs, avail_actions, seat, key)
+        branch, row = jnp.asarray(self.places)[0 if index is None else index]
+        seen = (row, memory, obs, avail_actions, seat, key)
+        return self.branches[0](*seen) if len(self.branches) == 1 else jax.lax.switch(branch, self.branches, *seen)
 
 
-def _with_memory(policy: ScriptedPolicy | WithMemory) -> Callable[..., tuple[Array, Array]]:
-    def act(memory: Array, *seen: Array) -> tuple[Array, Array]:
-        action, memory = policy.act(memory, *seen) if isinstance(policy, WithMemory) else (policy(*seen), memory)
+def _branch(members: Sequence[ScriptedPolicy | WithMemory]) -> Callable[..., tuple[Array, Array]]:
+    """A policy, or a family; it is told which row of the family's numbers counts."""
+    first = members[0]
+
+    def act(row: Array, memory: Array, *seen: Array) -> tuple[Array, Array]:
+        if isinstance(first, OfFamily):
+            numbers = np.stack([member.numbers for member in members if isinstance(member, OfFamily)])
+            action = first.act(first.spec, jnp.asarray(numbers)[row], *seen)
+        elif isinstance(first, WithMemory):
+            action, memory = first.act(memory, *seen)
+        else:
+            action = first(*seen)
         return action.astype(jnp.int32), memory.astype(jnp.int32)
 
     return act

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from omg.controllers.scripted_controller import WithMemory
+from omg.controllers.scripted_controller import OfFamily, WithMemory
 from omg.envs import strategies
 from omg.envs.multiagentenv import Spec
 from omg.envs.strategies import COOPERATE, DEFECT, FIRST, situation, table_of
@@ -71,16 +71,18 @@ def counting(tolerance: int, forgives: bool):
     return of
 
 
+def by_table(spec: Spec, table: Array, obs: Array, avail_actions: Array, seat: Array, key: Array) -> Array:
+    """Cooperates with the probability that `table` has for the last round."""
+    last = obs[-spec.n_agents * spec.n_actions :].reshape(spec.n_agents, spec.n_actions)
+    last_actions = jnp.where((last > 0).any(), last.argmax(-1), -1)
+    return jnp.where(jax.random.uniform(key) < table[situation(last_actions)[seat]], COOPERATE, DEFECT)
+
+
 def memory_one(goal: int, code: str):
     """A deterministic strategy of memory one; `goal` is its number, where strategies are the goals of the game."""
-    table = table_of(code)
 
-    def of(spec: Spec):
-        def policy(obs: Array, avail_actions: Array, seat: Array, key: Array) -> Array:
-            last = obs[-spec.n_agents * spec.n_actions :].reshape(spec.n_agents, spec.n_actions)
-            last_actions = jnp.where((last > 0).any(), last.argmax(-1), -1)
-            return jnp.asarray(table)[situation(last_actions)[seat]]
-
+    def of(spec: Spec) -> OfFamily:
+        policy = OfFamily(by_table, spec, (table_of(code) == COOPERATE).astype(np.float32))
         policy.strategy = lambda obs: jnp.int32(goal)  # type: ignore[attr-defined]
         return policy
 
@@ -90,13 +92,7 @@ def memory_one(goal: int, code: str):
 def stochastic(number: int):
     """A random strategy of memory one: a probability to cooperate after CC, CD, DC and DD, and in the first round."""
     chances = np.random.default_rng(number).beta(0.5, 0.5, FIRST + 1)
-    table = chances[:FIRST].reshape(2, 2)
-
-    def cooperates(past: Past, chance: Array) -> Array:
-        replied = jnp.asarray(table)[1 - past.mine.astype(int), 1 - past.others.astype(int)]
-        return chance < jnp.where(past.first, chances[FIRST], replied)
-
-    return strategy(cooperates)
+    return lambda spec: OfFamily(by_table, spec, chances.astype(np.float32))
 
 
 MATRIX_GAME: dict[str, Callable] = {

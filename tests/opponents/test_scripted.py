@@ -74,6 +74,21 @@ def test_all_strategies_of_memory_one_differ_in_play(dilemma):
     assert len(names) == 26 + len(["tit_for_two_tats", "patient_grim"])
 
 
+def test_a_family_of_strategies_acts_like_its_members_one_by_one(dilemma):
+    """Strategies that differ in a table alone are one branch of the program; their order does not matter."""
+    names = ["stochastic_7", "random", "grim", "patient_grim", "stochastic_0", "tit_for_tat", "generous_tit_for_tat"]
+    policies = [MATRIX_GAME[name](dilemma.spec) for name in names]
+    mac = ScriptedMAC(dilemma.spec, *policies)
+    assert len(mac.branches) == 4
+    keys = jax.random.split(jax.random.key(0), 50)
+    rounds = jnp.array([[1, *last] for last in ([1, 0, 1, 0], [0, 1, 1, 0], [0, 0, 0, 0])] * 17, jnp.float32)[:50]
+    seen = (jnp.zeros(50, jnp.int32), rounds, jnp.ones((50, 2), bool), jnp.ones(50, jnp.int32), keys)
+    together = jax.jit(jax.vmap(lambda i: jax.vmap(lambda *s: mac.decide(i, *s))(*seen)[0]))(jnp.arange(len(names)))
+    for taken, policy in zip(together, policies, strict=True):
+        alone = ScriptedMAC(dilemma.spec, policy)
+        np.testing.assert_array_equal(taken, jax.vmap(lambda *s, m=alone: m.decide(None, *s))(*seen)[0])
+
+
 def test_generous_tit_for_tat_sometimes_forgives(dilemma):
     policy = MATRIX_GAME["generous_tit_for_tat"](dilemma.spec)
     after_defection = jnp.array([1, 1, 0, 0, 1.0])
