@@ -285,25 +285,27 @@ def build(
         raise UserError(
             "carry_memory is for a single agent with frozen partners, not for a group that learns together."
         )
+    mesh = None if host else device.mesh_of(run.devices, run.seeds, settings.batch_size_run)
+    on_device = replace(run, seeds=run.seeds // mesh.size if mesh and run.n_seeds else run.seeds)
     scheme, axes = make_scheme(env.spec)
     scheme |= mac.scheme
     in_python = open_host(env, mac, config, scheme, axes) if host else None
     if focal:
         run = replace(run, t_max=run.t_max * env.spec.n_agents)
         runner: Any = TeamRunner(
-            env, mac, *seats, scheme, axes, settings.batch_size_run, run.n_seeds, seating.opponents_per_collection,
-            seating.one_partner_each, in_python,
+            env, mac, *seats, scheme, axes, settings.batch_size_run, on_device.n_seeds,
+            seating.opponents_per_collection, seating.one_partner_each, in_python,
         )  # fmt: skip
         scheme = scheme | focal_scheme(mac)
     else:
-        runner = in_python or make_runner(env, mac, scheme, axes, settings.batch_size_run, run.n_seeds)
+        runner = in_python or make_runner(env, mac, scheme, axes, settings.batch_size_run, on_device.n_seeds)
     replay = None if learner.on_policy else fill(ReplaySettings, config)
     stored = max(replay.buffer_size // runner.batch_size, 1) if replay else 1
     buffer = ReplayBuffer(scheme, axes, stored * runner.batch_size, env.spec.episode_limit + 1)
     if replay:
         buffer = _within_limit(buffer, replay.buffer_gib, runner.batch_size)
     _check_memory(buffer, run.seeds, replay is not None)
-    loop = (HostLoop if host else TrainingLoop)(runner, buffer, learner, settings, run.all_seeds, replay)
+    loop = (HostLoop if host else TrainingLoop)(runner, buffer, learner, settings, run.all_seeds, replay, mesh)
     if replay and loop.sampled > buffer.buffer_size:
         raise UserError(
             f"an update takes {loop.sampled} episodes ({replay.batch_size} for each seat), and the buffer holds "

@@ -50,7 +50,7 @@ def train(experiment: Experiment, state: TrainState | None = None, episode: int 
 def test_returns(experiment: Experiment, state: TrainState) -> tuple[TrainState, list[float]]:
     """The mean return of `test_nepisode` test episodes of each seed. The state is donated."""
     state, stats = experiment.loop.test(state, 0, experiment.settings.test_nepisode)
-    summaries = summarise(experiment.spec, stats, experiment.loop.runner.n_seeds)
+    summaries = summarise(experiment.spec, stats, experiment.loop.n_seeds)
     return state, [summary["test_return_mean"] for summary in summaries]
 
 

@@ -160,7 +160,7 @@ def test_one_iteration_of_omg_enters_at_most_16_files():
     state = jax.eval_shape(loop.init)
 
     def iteration(state, number, test_mode):
-        return loop._iteration(state, number, loop.runner.policies, test_mode, number)
+        return loop._iteration(state, loop.keys, number, loop.runner.policies, test_mode, number)
 
     files = entered(lambda: jax.eval_shape(iteration, state, jnp.int32(0), jnp.asarray(False)))
     core = {"training/loop.py", "runners/team_runner.py", "learners/q_learner_4am.py", "modules/am/omg_am.py",

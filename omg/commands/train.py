@@ -45,7 +45,7 @@ EXAMPLES = [
 ]
 MAY_CHANGE = (
     "run_dir", "resume", "evaluate", "local_results_path", "use_cuda", "debug", "compilation_cache", "use_tensorboard",
-    "mongo_url", "tracker", "keep_checkpoints", "save_replay", "worker_timeout", "load_step",
+    "mongo_url", "tracker", "keep_checkpoints", "save_replay", "worker_timeout", "load_step", "devices",
 )  # fmt: skip
 """Settings that may differ when a run is resumed: they do not change what is learned."""
 
@@ -189,8 +189,8 @@ def train(experiment: Experiment, folder: Path, checkpoint: checkpoints.Checkpoi
     """A whole run. Returns the exit status."""
     run, spec = experiment.settings, experiment.spec
     say(f"{run.name} on {run.env_config}: {spec.n_agents} agents, {device.describe()}, in {folder}")
-    # The folder and the fact of resuming are not part of the experiment: without them it can be repeated elsewhere.
-    config = experiment.config | {"run_dir": None, "resume": False}
+    # Folder, resuming and devices are not part of the experiment: without them it can be repeated elsewhere.
+    config = experiment.config | {"run_dir": None, "resume": False, "devices": None}
     resume_at = None if not run.resume else (checkpoint.t_env if checkpoint else -1)
     tracker = make_tracker(run.tracker, folder, config)
     with Interrupts() as stop, Logger(folder, run.use_tensorboard, _run, resume_at, run.all_seeds, tracker) as logger:

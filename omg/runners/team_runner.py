@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from omg.components.episode_buffer import EpisodeBatch, Field, Groups, Scheme, refine
@@ -64,6 +66,9 @@ class TeamRunner:
     the environments are those of another runner, in Python: it plays the episodes of a collection in turns.
     """
 
+    first_seed: Callable[[], Array | int] = staticmethod(lambda: 0)
+    """Where seeds are spread over devices: the place of the first seed of this device."""
+
     def __init__(
         self,
         env: MultiAgentEnv,
@@ -110,6 +115,16 @@ class TeamRunner:
         self.edges = np.cumsum(weights) / np.sum(weights)
         self.schedule = np.array(schedule)
         """The collections of a test: lineup, and which stretch of its members."""
+
+    @property
+    def mesh(self) -> Mesh | None:
+        return getattr(self.lineups[0].runner, "mesh", None)
+
+    @mesh.setter
+    def mesh(self, mesh: Mesh | None) -> None:
+        for lineup in self.lineups:
+            if isinstance(lineup.runner, VectorRunner):
+                lineup.runner.mesh = mesh
 
     def rounds(self, episodes: int) -> int:
         """How many collections a test takes: enough for an equal share of the episodes with every member."""
@@ -160,7 +175,7 @@ class TeamRunner:
                 return tuple(place[None] for _ in lineup.groups)
             return self._members(lineup, jax.random.fold_in(k, 2), test_mode, stretch)
 
-        members = self.each(chosen_by)(key, self.places)
+        members = self.each(chosen_by)(key, self.places + self.first_seed())
 
         def seat(trained: Any, chosen: tuple[Array, ...]) -> TeamPolicies:
             sides = tuple(

@@ -7,12 +7,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
 from omg.components.episode_buffer import EpisodeBatch, Groups, Scheme, pack
 from omg.controllers.base import Controller
 from omg.envs.host import HostEnv
 from omg.envs.multiagentenv import MultiAgentEnv, Timestep
+from omg.utils.device import ENVS
 from omg.utils.settings import UserError
 
 SEEN = ("obs", "state", "avail_actions", "alive")
@@ -62,6 +64,8 @@ class VectorRunner:
 
     policies: Any = ()
     host = None
+    mesh: Mesh | None = None
+    """The devices over which environments are spread (of a single seed)."""
 
     def __init__(
         self,
@@ -133,7 +137,7 @@ class VectorRunner:
         """
         limit = self.env.spec.episode_limit
         steps = EpisodeBatch.zeros(self.scheme, self.groups, limit + 1, *self.leading) if keep else None
-        env_state, seen, memory = self.each(self._reset)(params, key, prior)
+        env_state, seen, memory = self._spread(self.each(self._reset)(params, key, prior))
         running = jnp.ones(self.leading, bool)
         stats = self.empty_stats()
         states = jax.tree.map(lambda x: jnp.zeros((limit + 1, *x.shape), x.dtype), env_state) if record else None
@@ -146,6 +150,7 @@ class VectorRunner:
             actions, env_state, seen, memory, record_of_step = one(
                 params, t_env, key, p.env_state, p.seen, p.memory, p.running, p.t, test_mode
             )
+            env_state, seen, memory = self._spread((env_state, seen, memory))
             running = p.running
             stats = EpisodeStats(
                 p.stats.agent_returns + jnp.where(running[..., None], seen.reward, 0.0),
@@ -161,6 +166,16 @@ class VectorRunner:
 
         last = jax.lax.while_loop(lambda p: (p.t < limit) & p.running.any(), step, progress)
         return Played(_batch_first(last.steps, len(self.leading)), last.stats, last.memory, last.states)
+
+    def _spread(self, tree: Any) -> Any:
+        if self.mesh is None:
+            return tree
+        by_env = NamedSharding(self.mesh, PartitionSpec(ENVS))
+
+        def one(x: Array) -> Array:
+            return jax.lax.with_sharding_constraint(x, by_env) if x.shape[:1] == self.leading else x
+
+        return jax.tree.map(one, tree)
 
     def _reset(self, params: Any, key: Array, prior: Any):
         keys = jax.random.split(jax.random.fold_in(key, self.env.spec.episode_limit), self.batch_size)

@@ -13,11 +13,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Int
 
 from omg.components.episode_buffer import EpisodeBatch, ReplayBuffer
 from omg.learners.base import Learner, LearnerState, Metrics
 from omg.runners import EpisodeStats
+from omg.training.devices import Devices
 from omg.training.settings import LoopSettings, ReplaySettings
 
 T_ENV_MAX = 2**31 - 1
@@ -59,13 +61,21 @@ class TrainingLoop:
         settings: LoopSettings,
         seeds: list[int],
         replay: ReplaySettings | None = None,
+        mesh: Mesh | None = None,
     ):
+        """`mesh`: the devices that share the work. If they share the seeds, the runner has those of one device."""
         self.runner, self.learner, self.settings, self.seeds = runner, learner, settings, seeds
+        self.n_seeds = None if len(seeds) == 1 else len(seeds)
+        self.devices = Devices(mesh, len(seeds))
+        if self.devices.share_seeds:
+            runner.first_seed = self.devices.first_seed
+        elif mesh:
+            runner.mesh = mesh
         self.buffer, self.replay_settings = buffer, replay
         self.updates_per_iteration = replay.updates_per_iteration if replay else 1
         self.each = runner.each
         keys = jnp.stack([jax.random.key(seed) for seed in seeds])
-        self.keys = keys[0] if runner.n_seeds is None else keys
+        self.keys = keys[0] if self.n_seeds is None else keys
         spec = runner.env.spec
         self.lengths = bucket_lengths(spec.episode_limit, settings.length_buckets)
         self.collected = runner.batch_size
@@ -77,15 +87,24 @@ class TrainingLoop:
         self.steps_per_iteration = self.collected * spec.episode_limit
         # A planner's tests search more than its training: two programs. All others test in the training program.
         planner = learner.mac.plans
-        self.compiled = jax.jit(self._run, donate_argnums=0, static_argnames=("test_mode",) if planner else ())
-        self.play = jax.jit(partial(self._play, test_mode=True))
+        shared = self.devices.shared
+        run = shared(self._run, 3)
+        if planner:
+            run = lambda *values, test_mode: shared(partial(self._run, test_mode=test_mode), 3)(*values)  # noqa: E731
+        self.compiled = jax.jit(run, donate_argnums=0, static_argnames=("test_mode",) if planner else ())
+        self.play = jax.jit(shared(partial(self._play, test_mode=True), 3))
+        self.begin = jax.jit(shared(self.each(self._begin), 1))
 
     def init(self) -> TrainState:
-        def one(key: Array) -> TrainState:
-            learner = self.learner.init(jax.random.fold_in(key, 0))
-            return TrainState(learner, self.buffer.init() if self.replay_settings else (), jnp.zeros((), jnp.int32))
+        return self.begin(self.keys)
 
-        return jax.jit(self.each(one))(self.keys)
+    def place(self, state: TrainState) -> TrainState:
+        """The state on the devices of the run."""
+        return self.devices.place(state)
+
+    def _begin(self, key: Array) -> TrainState:
+        learner = self.learner.init(jax.random.fold_in(key, 0))
+        return TrainState(learner, self.buffer.init() if self.replay_settings else (), jnp.zeros((), jnp.int32))
 
     def run(
         self, state: TrainState, episode: int, iterations: int, totals: Totals | None = None
@@ -94,33 +113,40 @@ class TrainingLoop:
 
         `totals` are sums of earlier calls to continue: the result does not depend on how iterations are split.
         """
-        flag = False if self.learner.mac.plans else jnp.asarray(False)
         totals = self.no_totals() if totals is None else totals
-        numbers = (np.int32(episode), np.int32(iterations), np.int32(0))
-        state, totals, _ = self.compiled(state, totals, *numbers, self.runner.policies, test_mode=flag)
+        state, totals, _ = self._call(state, totals, episode, iterations, 0, test=False)
         return state, totals
+
+    def _call(self, state: TrainState, totals: Totals, episode: int, iterations: int, number: int, test: bool):
+        numbers = (np.int32(episode), np.int32(iterations), np.int32(number))
+        arguments = (state, totals, self.keys, *numbers, self.runner.policies)
+        if self.learner.mac.plans:
+            return self.compiled(*arguments, test_mode=test)
+        return self.compiled(*arguments, jnp.asarray(test))
 
     def no_totals(self) -> Totals:
         """Sums over no iterations."""
         shapes = jax.eval_shape(lambda: self._totals(self._no_metrics(), jnp.asarray(False), self.runner.empty_stats()))
-        return jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
+        whole = () if self.n_seeds is None else (self.n_seeds,)
+        local = 0 if self.runner.n_seeds is None else 1
+        return jax.tree.map(lambda x: np.zeros((*whole, *x.shape[local:]), x.dtype), shapes)
 
     def test(self, state: TrainState, number: int, episodes: int) -> tuple[TrainState, EpisodeStats]:
         """The `number`-th test of a run: `episodes` episodes, the same ones whenever it is repeated."""
-        flag = True if self.learner.mac.plans else jnp.asarray(True)
         played, totals = [], self.no_totals()
         for r in range(self.runner.rounds(episodes)):
-            numbers = (np.int32(r * self.collected), np.int32(1), np.int32(number))
-            state, _, stats = self.compiled(state, totals, *numbers, self.runner.policies, test_mode=flag)
+            state, _, stats = self._call(state, totals, r * self.collected, 1, number, test=True)
             played.append(jax.device_get(stats))
         return state, self._first_of(played, episodes)
 
     def evaluate(self, acting: Any, number: int, episodes: int) -> EpisodeStats:
         """The same test of given networks, in a program that does not contain learning."""
-        t_env = self.each(lambda key: jnp.int32(0))(self.keys)
+        t_env = jnp.zeros(self.keys.shape, jnp.int32)
         played = [
             jax.device_get(
-                self.play(acting, t_env, np.int32(r * self.collected), np.int32(number), self.runner.policies)[1]
+                self.play(
+                    acting, t_env, self.keys, np.int32(r * self.collected), np.int32(number), self.runner.policies
+                )[1]
             )
             for r in range(self.runner.rounds(episodes))
         ]
@@ -128,7 +154,7 @@ class TrainingLoop:
 
     def _first_of(self, played: list[EpisodeStats], episodes: int) -> EpisodeStats:
         """Exactly as many episodes as were asked for, equally many with every member of a pool."""
-        axis = 0 if self.runner.n_seeds is None else 1
+        axis = 0 if self.n_seeds is None else 1
         together = jax.tree.map(lambda *x: np.concatenate(x, axis), *played)
         chosen = np.arange(episodes) * (len(played) * self.collected) // episodes
         if together.members is not None:
@@ -142,6 +168,7 @@ class TrainingLoop:
         self,
         state: TrainState,
         totals: Totals,
+        keys: Array,
         episode: Array,
         iterations: Array,
         number: Array,
@@ -150,22 +177,26 @@ class TrainingLoop:
     ) -> tuple[TrainState, Totals, EpisodeStats]:
         def body(i: Array, carry: tuple[TrainState, Totals, EpisodeStats]):
             state, totals, _ = carry
-            state, new, stats = self._iteration(state, episode + i * self.collected, policies, test_mode, number)
+            before = episode + i * self.collected
+            state, new, stats = self._iteration(state, keys, before, policies, test_mode, number)
             return state, jax.tree.map(jnp.add, totals, new), stats
 
         return jax.lax.fori_loop(0, iterations, body, (state, totals, self.runner.empty_stats()))
 
     def _iteration(
-        self, state: TrainState, episode: Array, policies: Any, test_mode: bool | Array, number: Array
+        self, state: TrainState, keys: Array, episode: Array, policies: Any, test_mode: bool | Array, number: Array
     ) -> tuple[TrainState, Totals, EpisodeStats]:
         acting = self.learner.acting(state.learner)
-        batch, stats, k_sample = self._play(acting, state.t_env, episode, number, policies, test_mode)
+        batch, stats, k_sample = self._play(acting, state.t_env, keys, episode, number, policies, test_mode)
         if test_mode is True:
             return state, self._totals(self._no_metrics(), jnp.asarray(False), stats), stats
         state, totals = self._absorb(state, batch, stats, episode, k_sample, jnp.asarray(test_mode))
         return state, totals, stats
 
-    def _play(self, acting: Any, t_env: Array, episode: Array, number: Array, policies: Any, test_mode: bool | Array):
+    def _play(
+        self, acting: Any, t_env: Array, keys: Array, episode: Array, number: Array, policies: Any,
+        test_mode: bool | Array,
+    ):  # fmt: skip
         """One collection. The keys of tests never coincide with those of training, which count upwards from 1."""
         collection = episode // self.collected
 
@@ -176,7 +207,7 @@ class TrainingLoop:
             )
             return jax.random.split(jax.random.fold_in(jax.random.wrap_key_data(seeded), collection + 1))
 
-        k_play, k_sample = self._two(self.each(keys_of)(self.keys))
+        k_play, k_sample = self._two(self.each(keys_of)(keys))
         batch, stats = self.runner.run(acting, t_env, k_play, test_mode, policies=policies, number=collection)
         return batch, stats, k_sample
 
@@ -207,7 +238,9 @@ class TrainingLoop:
     def _metric_shapes(self) -> Any:
         """The shapes of one update's metrics, found once."""
         if not hasattr(self, "_shapes"):
-            state, key = jax.eval_shape(self.init), jax.eval_shape(lambda: self.keys)
+            per_device = () if self.runner.n_seeds is None else (self.runner.n_seeds,)
+            key = jax.eval_shape(lambda: jnp.broadcast_to(self.keys.reshape(-1)[0], per_device))
+            state = jax.eval_shape(self.each(self._begin), key)
             shortest = min(self.lengths)
 
             def update(state: TrainState, key: Array) -> Metrics:

@@ -43,12 +43,21 @@ class RunSettings:
     resume: bool = setting(False, "continue the run in run_dir, or start it if there is none")
     evaluate: bool = setting(False, "only test the model in checkpoint_path")
     use_cuda: bool | None = setting(None, "compute on a GPU; null: if there is one")
+    devices: int | str | None = setting(
+        None, "devices of this machine that one run uses: a number, or all; seeds are spread first, then environments"
+    )
     debug: bool = setting(False, "stop at the first loss that is not finite, log everything")
     compilation_cache: bool = setting(True, "keep compiled programs in the user's cache folder")
 
     def __post_init__(self) -> None:
         if self.seed + self.seeds > 2**31:
             raise UserError(f"seed is {self.seed}; seeds go from 0 to 2147483647.")
+        if (
+            self.devices is not None
+            and self.devices != "all"
+            and not (isinstance(self.devices, int) and self.devices > 0)
+        ):
+            raise UserError(f"devices is {self.devices!r}; it is a number of 1 or more, or all.")
 
     @property
     def all_seeds(self) -> list[int]:

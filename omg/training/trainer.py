@@ -58,7 +58,7 @@ class Trainer:
     ):
         """`checkpoint` is what the run starts from: its own one when it resumes, or another run's model."""
         self.loop, self.run, self.config, self.folder, self.logger = loop, run, config, folder, logger
-        self.spec, self.n_seeds = loop.runner.env.spec, loop.runner.n_seeds
+        self.spec, self.n_seeds = loop.runner.env.spec, loop.n_seeds
         self.counters = Counters()
         self.state = loop.init()
         self.window = loop.no_totals()
@@ -224,7 +224,7 @@ class Trainer:
                 self.counters.forgotten += self.counters.episode
                 self.counters.episode = 0
         # Copied onto the device: the compiled loop overwrites its arguments.
-        self.state = jax.tree.map(jnp.array, TrainState(learner, replay, t_env))
+        self.state = self.loop.place(jax.tree.map(jnp.array, TrainState(learner, replay, t_env)))
 
     def _load_replay(self, checkpoint: checkpoints.Checkpoint) -> EpisodeBatch:
         """The saved episodes, and zeros for the part of the ring that was still empty."""

@@ -1,0 +1,62 @@
+"""One run on several devices of a machine: they share its seeds, or the parallel environments of a single seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array
+
+from omg.utils.device import SEEDS
+
+
+class Devices:
+    """Where seeds are shared, every device runs the program of its own seeds, and none waits for another.
+
+    A device with one seed runs the very program of a run with one seed: the results are the same, bit for bit. Where
+    environments are shared, all devices learn the same from the episodes of all.
+    """
+
+    def __init__(self, mesh: Mesh | None, seeds: int):
+        self.mesh = mesh
+        self.share_seeds = mesh is not None and SEEDS in mesh.axis_names
+        self.seeds_each = seeds // mesh.size if mesh is not None and self.share_seeds else seeds
+
+    def first_seed(self) -> Array:
+        """The place of the first seed of this device, in a shared program."""
+        return jax.lax.axis_index(SEEDS) * self.seeds_each
+
+    def shared(self, function: Callable, by_seed: int) -> Callable:
+        """The function as every device runs it; its first `by_seed` arguments, and all results, have an axis of seeds.
+
+        A device with a single seed has no such axis. Where environments are shared, all devices have the same results.
+        """
+        if self.mesh is None:
+            return function
+        if not self.share_seeds:
+            return lambda *values, **named: jax.lax.with_sharding_constraint(function(*values, **named), self._placed)
+
+        def on_device(*values: Any) -> Any:
+            if self.seeds_each > 1:
+                return function(*values)
+            own = [jax.tree.map(lambda x: x[0], value) for value in values[:by_seed]]
+            return jax.tree.map(lambda x: x[None], function(*own, *values[by_seed:]))
+
+        def on_all(*values: Any) -> Any:
+            each, same = PartitionSpec(SEEDS), PartitionSpec()
+            places = tuple(each if i < by_seed else same for i in range(len(values)))
+            run = jax.shard_map(on_device, mesh=self.mesh, in_specs=places, out_specs=each, check_vma=False)
+            return run(*values)
+
+        return on_all
+
+    def place(self, state: Any) -> Any:
+        """Every device has its own seeds, or all have the same."""
+        return state if self.mesh is None else jax.device_put(state, self._placed)
+
+    @property
+    def _placed(self) -> NamedSharding:
+        assert self.mesh is not None
+        return NamedSharding(self.mesh, PartitionSpec(SEEDS) if self.share_seeds else PartitionSpec())
