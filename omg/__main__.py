@@ -1,6 +1,16 @@
 """`python -m omg` is `omg`."""
 
-from omg.cli import entry
+import os
+import signal
+
+
+def run() -> None:
+    """The program. While modules are imported an exception could meet half of them: Ctrl-C ends the process."""
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    from omg.cli import entry
+
+    entry()
+
 
 if __name__ == "__main__":
-    entry()
+    run()

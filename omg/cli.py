@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import signal
 import sys
+import threading
+from collections.abc import Iterator
 from typing import NoReturn
 
 import yaml
@@ -44,10 +48,21 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"omg {__version__}")
             return 0
         command = parse(words)
-        return show_help(command) if command.help else commands.run(command)
+        if command.help:
+            return show_help(command)
+        commands.module_of(command.verb)
+        with _ctrl_c_as_exception(command):
+            return commands.run(command)
     except UserError as error:
         say(f"omg: {error}", "red")
         return 2
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            raise
+        # The disk is full, a folder was removed, a file system became read-only. What was saved before is whole.
+        where = f" ({error.filename})" if error.filename else ""
+        say(f"omg: stopped, because the system said: {error.strerror or error}{where}.", "red")
+        return 1
     except KeyboardInterrupt:
         say("stopped.")
         return 130
@@ -65,6 +80,19 @@ def entry() -> NoReturn:
     if status == 130:
         os._exit(status)
     sys.exit(status)
+
+
+@contextlib.contextmanager
+def _ctrl_c_as_exception(command: Command) -> Iterator[None]:
+    """Python's own way, in which commands tidy up. `train` has nothing to save until it listens to signals itself."""
+    if command.verb == "train" or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def parse(words: list[str]) -> Command:

@@ -76,10 +76,18 @@ class Command:
         return words + (["with", *self.files] if self.files else [])
 
 
+def parse(text: str) -> Any:
+    """YAML. A list or mapping that contains itself is a ValueError."""
+    content = yaml.load(text, Loader)
+    if "*" in text:
+        json.dumps(content, default=str, skipkeys=True)
+    return content
+
+
 def value_of(text: str) -> Any:
     """A word of the command line, typed as YAML reads it."""
     try:
-        return yaml.load(text, Loader)
+        return parse(text)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise UserError(f"{text[:80]!r} is not a value that YAML can read.") from error
 
@@ -205,7 +213,7 @@ def env_label(config: Mapping[str, Any]) -> str:
 
 def read_yaml(path: Path) -> Config:
     try:
-        content = yaml.load(path.read_text(), Loader)
+        content = parse(path.read_text())
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}.") from error
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:

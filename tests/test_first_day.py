@@ -586,7 +586,7 @@ def test_checkpoint_files_outside_the_checkpoint_are_refused(tmp_path, name):
     manifest = json.loads((path / checkpoints.MANIFEST).read_text())
     manifest["files"] = {name: checkpoints.checksum(secret)}
     del manifest["checksum"]
-    manifest["checksum"] = checkpoints._digest(manifest)
+    manifest["checksum"] = checkpoints.digest_of(manifest)
     (path / checkpoints.MANIFEST).write_text(json.dumps(manifest))
     with pytest.raises(UserError, match=r"outside its folder|plain file name|leads out of"):
         checkpoints.find(path)

@@ -15,7 +15,8 @@ from omg.learners import goal_learning
 from omg.learners.am_learner import VAESettings
 from omg.opponents.pool import PoolSettings
 from omg.opponents.seating import SeatingSettings
-from omg.utils.files import check_writable, make_folder
+from omg.utils.checkpoints import checksum
+from omg.utils.files import check_writable, make_folder, write_json
 from omg.utils.logging import say
 from omg.utils.settings import fill
 
@@ -44,6 +45,7 @@ def main(command: Command) -> int:
         np.savez_compressed(file, **played._asdict())
         file.flush()
         os.fsync(file.fileno())
+    write_json(path.with_suffix(".json"), {"checksum": checksum(temporary)})
     temporary.replace(path)
     say(f"{len(played.obs):,} episodes of {config['env_config']}")
     print(folder)

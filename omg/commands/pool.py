@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -35,6 +36,7 @@ from omg.training.settings import RunSettings
 from omg.utils.files import check_writable
 from omg.utils.interrupts import Interrupts
 from omg.utils.jobs import run_jobs
+from omg.utils.lock import locked
 from omg.utils.logging import ProgressReport, compiling, console, say
 from omg.utils.settings import UserError, choose, fill, names_of, nearest
 
@@ -69,6 +71,8 @@ def main(command: Command) -> int:
     if command.words not in ([], ["show"]):
         raise UserError(f"omg pool makes a pool, omg pool show describes it; what is {' '.join(command.words)!r}?")
     jobs = number_of_jobs(command)
+    if command.get("run_dir") is not None:
+        raise UserError("the folder of a pool is --pool=DIR: leave --run_dir out.")
     command = replace(command, updates=[(key, value) for key, value in command.updates if key != "jobs"])
     # --pool is the pool's own folder here, and other settings are those of its members.
     own = ("pool", *OWN_KEYS)
@@ -89,6 +93,14 @@ def make_pool(command: Command, config: dict[str, Any], jobs: int) -> int:
     if zoo.in_zoo(config["pool"]):
         raise UserError("the zoo ships with the package and is not changed: choose another --pool=DIR.")
     folder = check_writable(pool_folder(config))
+    with locked(folder):
+        return fill_pool(command, config, jobs, folder, env, pool_settings)
+
+
+def fill_pool(
+    command: Command, config: dict[str, Any], jobs: int, folder: Path, env: MultiAgentEnv, pool_settings: PoolSettings
+) -> int:
+    """What is missing of the pool in a folder."""
     generated = sorted({*GENERATORS} & {*(pool_settings.pool_algs or []), *(pool_settings.pool_test_algs or [])})
     recipe = asdict(pool_settings) | {"t_max": config["t_max"], "seed": config["seed"]}
     recipe |= asdict(fill(GeneratorSettings, config)) if generated else {}

@@ -24,8 +24,9 @@ from omg.evaluation import comparison
 from omg.evaluation.adaptation import AdaptSettings
 from omg.opponents import zoo
 from omg.opponents.pool import PoolSettings
-from omg.utils.files import check_name, make_folder, write_json
+from omg.utils.files import check_name, write_json
 from omg.utils.jobs import STATE, run_jobs
+from omg.utils.lock import locked
 from omg.utils.settings import UserError, choose, convert, nearest
 
 OF_A_MODEL = ("evaluate", "adapt")
@@ -59,12 +60,12 @@ def run_plan(plan: Plan, jobs: int, whole: bool = True) -> int:
 
     Unless the plan is the `whole` of its folder, the folder may hold finished stages that are not in the plan.
     """
-    make_folder(plan.folder)
-    state = read_state(plan, whole)
-    try:
-        return run_jobs(plan.stages, jobs, plan.folder, state, partial(run_stage, plan=plan))
-    except KeyboardInterrupt:
-        return 130
+    with locked(plan.folder):
+        state = read_state(plan, whole)
+        try:
+            return run_jobs(plan.stages, jobs, plan.folder, state, partial(run_stage, plan=plan))
+        except KeyboardInterrupt:
+            return 130
 
 
 def run_stage(stage: Stage, plan: Plan) -> int:

@@ -28,6 +28,7 @@ from omg.training.trainer import Trainer
 from omg.utils import checkpoints, device
 from omg.utils.files import check_writable, make_folder, write_json, write_text
 from omg.utils.interrupts import Interrupts
+from omg.utils.lock import locked
 from omg.utils.logging import Logger, say, show
 from omg.utils.plugins import load_plugins
 from omg.utils.settings import UserError, fill
@@ -102,9 +103,21 @@ def resume(command: Command, folder: Path) -> int:
         print(folder)
         return 0
     check_writable(folder)
+    check_config(saved, folder)
     changed = {key: asked[key] for key in MAY_CHANGE if key in typed and key in asked}
     config = prepared(saved | changed | {"resume": True, "run_dir": str(folder)}, [])
     return under_sacred(*prepare(config, folder))
+
+
+def check_config(saved: dict[str, Any], folder: Path) -> None:
+    """A configuration that is not the one in the run's own checkpoint was altered."""
+    checkpoint, _ = checkpoints.newest_whole(folder / "checkpoints")
+    known = checkpoint.manifest.get("config", saved) if checkpoint else saved
+    if differ := sorted(key for key in {*known, *saved} if known.get(key) != saved.get(key)):
+        raise UserError(
+            f"{folder / 'config.yaml'} was altered: {differ[0]} is {saved.get(differ[0])!r}, in the checkpoint "
+            f"{known.get(differ[0])!r}."
+        )
 
 
 def new_folder(config: dict[str, Any]) -> Path:
@@ -155,7 +168,6 @@ def under_sacred(config: dict[str, Any], sacred_command: str | None, prepared_ru
         # Sacred imports pkg_resources, which warns that it is deprecated.
         warnings.simplefilter("ignore")
         from sacred import SETTINGS, Experiment
-        from sacred.observers import FileStorageObserver
 
     SETTINGS["CAPTURE_MODE"] = "no"
     SETTINGS["CONFIG"]["READ_ONLY_CONFIG"] = False
@@ -172,6 +184,14 @@ def under_sacred(config: dict[str, Any], sacred_command: str | None, prepared_ru
         experiment.run(sacred_command)
         return 0
     folder = prepared_run[1]
+    with locked(folder):
+        return _recorded(experiment, config, folder)
+
+
+def _recorded(experiment: Any, config: dict[str, Any], folder: Path) -> int:
+    """The run, with what Sacred records of it."""
+    from sacred.observers import FileStorageObserver
+
     experiment.observers.append(FileStorageObserver(folder / "sacred", copy_sources=False))
     if config["mongo_url"]:
         from sacred.observers import MongoObserver

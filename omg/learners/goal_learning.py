@@ -5,6 +5,8 @@ An event is a time step at which an agent's reward is not zero.
 
 from __future__ import annotations
 
+import json
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +20,7 @@ from omg.components.episode_buffer import make_scheme
 from omg.envs import MultiAgentEnv, Spec
 from omg.modules.goal_sets import describe_event
 from omg.runners import PolicyGroup, VectorRunner
+from omg.utils.checkpoints import checksum
 from omg.utils.settings import UserError
 
 FILE = "trajectories.npz"
@@ -51,9 +54,12 @@ def read(path: Path, spec: Spec) -> Trajectories:
     if not file.is_file():
         raise UserError(f"there are no trajectories in {path}: make some with omg collect --env-config=…")
     try:
+        stored = json.loads(file.with_suffix(".json").read_text())["checksum"]
+        if stored != checksum(file):
+            raise ValueError("its checksum differs")
         with np.load(file) as content:
             played = Trajectories(*(content[name] for name in Trajectories._fields))
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
         raise UserError(f"{file} is damaged: make it again with omg collect.") from error
     if played.obs.ndim != 4 or played.obs.shape[2:] != (spec.n_agents, spec.obs_size):
         raise UserError(f"{file} was made in another environment: its observations have shape {played.obs.shape[2:]}.")

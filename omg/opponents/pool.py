@@ -19,7 +19,7 @@ from omg.controllers.scripted_controller import ScriptedMAC
 from omg.envs.multiagentenv import Spec
 from omg.opponents.scripted import REGISTRY as scripted_REGISTRY
 from omg.runners.team_runner import PolicyGroup
-from omg.utils.checkpoints import checksum, flatten, halved, unflatten
+from omg.utils.checkpoints import checksum, digest_of, flatten, halved, unflatten
 from omg.utils.files import inside, write_json
 from omg.utils.settings import UserError, choose, fill_exactly, setting
 
@@ -97,6 +97,10 @@ class Pool:
         path = folder / MANIFEST
         try:
             content = json.loads(path.read_text())
+            stored = content.pop("checksum", None)
+            # Pools of earlier versions have no checksum.
+            if stored is not None and stored != digest_of(content):
+                raise ValueError("its checksum differs")
             members = [fill_exactly(Member, entry, "members.") for entry in content["members"]]
             pool = cls(folder, content["env"], dict(content["env_args"]), members, dict(content["recipe"]))
         except FileNotFoundError as error:
@@ -111,8 +115,9 @@ class Pool:
     def save(self) -> None:
         names = [member.name for member in self.members]
         assert len(set(names)) == len(names), "every member belongs to one split"
-        content = {"env": self.env, "env_args": self.env_args, "recipe": self.recipe}
-        write_json(self.folder / MANIFEST, content | {"members": [asdict(m) for m in self.members]})
+        content: dict[str, Any] = {"env": self.env, "env_args": self.env_args, "recipe": self.recipe}
+        content["members"] = [asdict(m) for m in self.members]
+        write_json(self.folder / MANIFEST, content | {"checksum": digest_of(content)})
 
     def check_env(self, env: str, env_args: Mapping[str, Any]) -> None:
         """A pool belongs to one environment with one set of settings."""

@@ -42,6 +42,6 @@ def load_learner(loop: TrainingLoop, checkpoint: checkpoints.Checkpoint) -> dict
 
 
 def check_seeds(checkpoint: checkpoints.Checkpoint, seeds: int) -> None:
-    saved = len(checkpoint.manifest["seeds"])
+    saved = len(checkpoint.manifest.get("seeds", []))
     if saved != seeds:
         raise UserError(f"{checkpoint.path} holds {saved} seed(s), this run {seeds}: add --seeds={saved}.")

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from omg.components.episode_buffer import EpisodeBatch
 from omg.evaluation.metrics import by_seed, over_seeds, summarise
@@ -20,7 +21,7 @@ from omg.training.settings import RunSettings
 from omg.utils import checkpoints, device
 from omg.utils.interrupts import Interrupts
 from omg.utils.logging import Logger, ProgressReport, compiling, say
-from omg.utils.settings import UserError
+from omg.utils.settings import UserError, fill_exactly
 
 SECONDS_PER_CALL = 1.0
 """Iterations per call of the compiled loop are chosen to take about this long: the delay until Ctrl-C is handled."""
@@ -191,7 +192,11 @@ class Trainer:
             files["replay"] = jax.tree.map(
                 lambda x: x[:kept] if self.n_seeds is None else x[:, :kept], self.state.replay
             )
+        finite = all(np.isfinite(x).all() for x in jax.tree.leaves(jax.device_get(self.state.learner.params)))
+        if not finite and (apart := checkpoints.set_apart(self.folder / "checkpoints", self.folder / "last_finite")):
+            say(f"weights are not finite any more. The last checkpoint before is kept in {apart}.", "yellow")
         manifest = {
+            "finite": finite,
             "counters": asdict(counters),
             "t_env_seeds": np.asarray(self.state.t_env).reshape(-1).tolist(),
             "seeds": self.loop.seeds,
@@ -203,19 +208,16 @@ class Trainer:
 
     def _restore(self, checkpoint: checkpoints.Checkpoint, same_run: bool) -> None:
         """`same_run`: the run goes on. Otherwise a new run starts from the model and its steps."""
-        counters, files = checkpoint.manifest["counters"], load_learner(self.loop, checkpoint)
-        updates = jnp.full_like(self.state.learner.updates, counters["updates"] if same_run else 0)
+        files = load_learner(self.loop, checkpoint)
+        counters, t_env, window = self._counted(checkpoint, same_run)
+        updates = jnp.full_like(self.state.learner.updates, counters.updates if same_run else 0)
         learner = self.loop.learner.with_files(self.state.learner, files)._replace(updates=updates)
-        t_env = jnp.asarray(checkpoint.manifest["t_env_seeds"], jnp.int32).reshape(self.state.t_env.shape)
         replay = self.state.replay
         if not same_run:
             self.counters.t_env = checkpoint.t_env
             self.counters.next_test = self.counters.next_log = self.counters.next_save = checkpoint.t_env
         else:
-            self.counters = Counters(**counters)
-            leaves, structure = jax.tree.flatten(self.window)
-            saved = [np.asarray(x, old.dtype) for x, old in zip(self.counters.window, leaves, strict=True)]
-            self.window = jax.tree.unflatten(structure, saved)
+            self.counters, self.window = counters, window
             if "replay.safetensors" in checkpoint.manifest["files"]:
                 replay = self._load_replay(checkpoint)
             elif self.loop.replay_settings:
@@ -225,6 +227,24 @@ class Trainer:
                 self.counters.episode = 0
         # Copied onto the device: the compiled loop overwrites its arguments.
         self.state = self.loop.place(jax.tree.map(jnp.array, TrainState(learner, replay, t_env)))
+
+    def _counted(self, checkpoint: checkpoints.Checkpoint, same_run: bool) -> tuple[Counters, Array, Totals]:
+        """The counters, each seed's steps, and the sums since the last logged point."""
+        manifest = checkpoint.manifest
+        try:
+            counters = Counters(**fill_exactly(Counters, manifest["counters"], "counters.").__dict__)
+            if min(v for v in asdict(counters).values() if isinstance(v, int)) < 0:
+                raise ValueError("negative counters")
+            t_env = jnp.asarray(manifest["t_env_seeds"], jnp.int32).reshape(self.state.t_env.shape)
+            leaves, structure = jax.tree.flatten(self.window)
+            if not same_run:
+                return counters, t_env, self.window
+            saved = [np.asarray(x, old.dtype) for x, old in zip(counters.window, leaves, strict=True)]
+            if any(x.shape != old.shape for x, old in zip(saved, leaves, strict=True)):
+                raise ValueError("other shapes")
+        except (KeyError, TypeError, ValueError, OverflowError, UserError) as error:
+            raise UserError(f"{checkpoint.path} is no checkpoint of this program: its counters do not fit.") from error
+        return counters, t_env, jax.tree.unflatten(structure, saved)
 
     def _load_replay(self, checkpoint: checkpoints.Checkpoint) -> EpisodeBatch:
         """The saved episodes, and zeros for the part of the ring that was still empty."""

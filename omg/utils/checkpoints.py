@@ -18,11 +18,19 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from omg.utils.files import inside, make_folder, write_json
+from omg.utils.logging import say
 from omg.utils.settings import UserError
 
 MANIFEST = "checkpoint.json"
 INDEX = "index.json"
 """Lists the checkpoints that this program wrote into a folder: only these are ever removed."""
+
+
+FORM: dict[str, tuple[type, bool]] = {
+    "t_env": (int, True), "files": (dict, True), "config": (dict, False), "seeds": (list, False),
+    "counters": (dict, False), "t_env_seeds": (list, False),
+}  # fmt: skip
+"""Entries of a manifest: their types, and whether they are always there."""
 
 
 class Checkpoint(NamedTuple):
@@ -54,7 +62,7 @@ def save(folder: Path, t_env: int, files: dict[str, Any], manifest: dict[str, An
         save_file(flatten(tree), path)
         checksums[path.name] = checksum(path)
     content = {**manifest, "t_env": t_env, "files": checksums}
-    content["checksum"] = _digest(content)
+    content["checksum"] = digest_of(content)
     path = temporary / MANIFEST
     path.write_text(json.dumps(content, indent=1))
     for written in temporary.iterdir():
@@ -70,6 +78,21 @@ def save(folder: Path, t_env: int, files: dict[str, Any], manifest: dict[str, An
     temporary.rename(final)
     _prune(folder, written_here, keep)
     return final
+
+
+def set_apart(folder: Path, target: Path) -> Path | None:
+    """Copies the newest checkpoint of a folder whose weights are finite; None: there is none, or one is there."""
+    if target.exists():
+        return None
+    for step in reversed(steps_in(folder)):
+        try:
+            found = verify(folder / str(step))
+        except UserError:
+            continue  # a damaged one is passed over, as on resume
+        if found.manifest.get("finite", True):
+            shutil.copytree(found.path, target / str(step))
+            return target / str(step)
+    return None
 
 
 def _prune(folder: Path, written_here: set[int], keep: int) -> None:
@@ -110,8 +133,15 @@ def verify(path: Path) -> Checkpoint:
         stored = manifest.pop("checksum")
     except (OSError, ValueError, KeyError, AttributeError) as error:
         raise UserError(f"{path} is not a complete checkpoint: its {MANIFEST} is missing or truncated.") from error
-    if stored != _digest(manifest):
+    if stored != digest_of(manifest):
         raise UserError(f"{path} was altered: its {MANIFEST} does not match its own checksum.")
+    for key, (kind, needed) in FORM.items():
+        if not isinstance(manifest.get(key), kind) and (needed or key in manifest):
+            raise UserError(f"{path} is no checkpoint of this program: {key} in its {MANIFEST} is not {kind.__name__}.")
+    if any(not isinstance(step, int) or step < 0 for step in [manifest["t_env"], *manifest.get("seeds", [])]):
+        raise UserError(
+            f"{path} is no checkpoint of this program: its {MANIFEST} counts with other than whole numbers."
+        )
     for name, digest in manifest["files"].items():
         file = inside(path, name, "checkpoint file")
         if not file.is_file():
@@ -140,6 +170,8 @@ def find(path: Path, load_step: int = 0) -> Checkpoint:
 def find_model(path: Path, load_step: int = 0) -> Checkpoint:
     """The same, for a trained model (VAEs and goals are checkpoints, too)."""
     found = find(path, load_step)
+    if not found.manifest.get("finite", True):
+        say(f"the weights in {found.path} are not finite: learning had diverged.", "yellow")
     if "config" not in found.manifest or "seeds" not in found.manifest:
         raise UserError(f"{found.path} holds no model: it was not written by omg train.")
     return found
@@ -206,5 +238,6 @@ def _name(path: tuple) -> str:
     return jax.tree_util.keystr(path, simple=True, separator=".") or "value"
 
 
-def _digest(manifest: dict[str, Any]) -> str:
+def digest_of(manifest: dict[str, Any]) -> str:
+    """The checksum of a file's content, which is stored beside it."""
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()

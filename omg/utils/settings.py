@@ -113,6 +113,8 @@ def check_range(value: Any, metadata: Mapping[str, Any], key: str) -> None:
 def convert(value: Any, hint: Any, key: str) -> Any:
     """The value as its annotation wants it, or an error naming the key, the value and what the key takes."""
     wants = [option for option in options(hint) if option is not type(None)]
+    if isinstance(value, int) and abs(value) >= 2**63:
+        raise UserError(f"{key} is too large a number.")
     if matches(value, hint):
         return float(value) if hint is float else value
     if int in wants and isinstance(value, float) and value.is_integer():
