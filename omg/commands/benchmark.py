@@ -53,6 +53,7 @@ options:
                          budget tiny base and liam), and those that the task's YAML file defines under `methods`
   --budget=small         tiny (minutes on two cores), small or paper
   --jobs=1               number of stages that run at once, each in its own process with a log file
+  --engine=ray           on a Ray cluster (--ray_address=auto, --gpus_per_run=0.25)
   --new_partners         train partners and bounds anew instead of taking those of the zoo (zoo:TASK)
   --save_replay          an animation of one episode of the last method's agent (the zoo's, if it ships), with what its
                          agent model infers
@@ -127,11 +128,11 @@ def main(command: Command) -> int:
     load_plugins(command.imports)
     if command.config or command.env_config or command.files:
         raise UserError("a task's settings are in its YAML file: leave out --config, --env-config and with.")
-    options = ("methods", "budget", "jobs", "new_partners", "save_replay", "run_dir", "local_results_path")
+    options = ("methods", "budget", *stages.ENGINE, "new_partners", "save_replay", "run_dir", "local_results_path")
     for key, _ in command.updates:
         if key not in options:
             raise UserError(f"benchmark takes {', '.join(f'--{o}' for o in options)}; --{key} has no effect here.")
-    jobs = stages.number_of_jobs(command)
+    engine = stages.engine_of(command)
     budget = str(command.get("budget", "small"))
     results = Path(str(command.get("local_results_path", "results")))
     folder = check_writable(Path(str(command.get("run_dir") or results / f"benchmark_{budget}")))
@@ -148,7 +149,7 @@ def main(command: Command) -> int:
     path = folder / "benchmark.csv"
     rows = [row for row in read_rows(path) if row["task"] not in {task.name for task in tasks}]
     for task, plan in plans:
-        if status := stages.run_plan(plan, jobs, whole=False):
+        if status := stages.run_plan(plan, engine, whole=False):
             say(f"stopped. To continue: omg {' '.join(command.as_words())}")
             return status
         rows += score(task, plan.folder, methods)

@@ -18,7 +18,7 @@ from omg import config as configuration
 from omg.artifacts import pool_folder, scripted_split
 from omg.build import Experiment, args_sanity_check, build, known_keys, make_env, resolve, settings_of
 from omg.commands.common import configure
-from omg.commands.stages import number_of_jobs
+from omg.commands.stages import ENGINE, engine_of
 from omg.components.episode_buffer import make_scheme
 from omg.config import Command
 from omg.controllers import REGISTRY as mac_REGISTRY
@@ -35,7 +35,7 @@ from omg.runners import VectorRunner
 from omg.training.settings import RunSettings
 from omg.utils.files import check_writable
 from omg.utils.interrupts import Interrupts
-from omg.utils.jobs import run_jobs
+from omg.utils.jobs import Engine, run_jobs
 from omg.utils.lock import locked
 from omg.utils.logging import ProgressReport, compiling, console, say
 from omg.utils.settings import UserError, choose, fill, names_of, nearest
@@ -48,7 +48,8 @@ Repeating the command keeps the algorithms that are finished. `omg pool show` pr
 members choose different actions.
 
 options:
-  --jobs=1    number of algorithms that are trained at once, each in its own process with a log file"""
+  --jobs=1    number of algorithms that are trained at once, each in its own process with a log file
+  --engine=ray  on a Ray cluster (--ray_address=auto, --gpus_per_run=0.25)"""
 EXAMPLES = [
     "omg pool --env-config=foraging --t_max=200000",
     "omg pool show --env-config=foraging",
@@ -70,10 +71,10 @@ def settings(command: Command) -> list[type]:
 def main(command: Command) -> int:
     if command.words not in ([], ["show"]):
         raise UserError(f"omg pool makes a pool, omg pool show describes it; what is {' '.join(command.words)!r}?")
-    jobs = number_of_jobs(command)
+    engine = engine_of(command)
     if command.get("run_dir") is not None:
         raise UserError("the folder of a pool is --pool=DIR: leave --run_dir out.")
-    command = replace(command, updates=[(key, value) for key, value in command.updates if key != "jobs"])
+    command = replace(command, updates=[(key, value) for key, value in command.updates if key not in ENGINE])
     # --pool is the pool's own folder here, and other settings are those of its members.
     own = ("pool", *OWN_KEYS)
     mine = replace(command, updates=[(key, value) for key, value in command.updates if key.split(".")[0] in
@@ -83,10 +84,10 @@ def main(command: Command) -> int:
     config["pool"] = command.get("pool")
     if command.words:
         return show_pool(config)
-    return make_pool(command, config, jobs)
+    return make_pool(command, config, engine)
 
 
-def make_pool(command: Command, config: dict[str, Any], jobs: int) -> int:
+def make_pool(command: Command, config: dict[str, Any], engine: Engine) -> int:
     """Trains what is missing of the pool; what an earlier call finished stays. Returns the exit status."""
     env = make_env(config)
     pool_settings = check_settings(config, env)
@@ -94,11 +95,16 @@ def make_pool(command: Command, config: dict[str, Any], jobs: int) -> int:
         raise UserError("the zoo ships with the package and is not changed: choose another --pool=DIR.")
     folder = check_writable(pool_folder(config))
     with locked(folder):
-        return fill_pool(command, config, jobs, folder, env, pool_settings)
+        return fill_pool(command, config, engine, folder, env, pool_settings)
 
 
 def fill_pool(
-    command: Command, config: dict[str, Any], jobs: int, folder: Path, env: MultiAgentEnv, pool_settings: PoolSettings
+    command: Command,
+    config: dict[str, Any],
+    engine: Engine,
+    folder: Path,
+    env: MultiAgentEnv,
+    pool_settings: PoolSettings,
 ) -> int:
     """What is missing of the pool in a folder."""
     generated = sorted({*GENERATORS} & {*(pool_settings.pool_algs or []), *(pool_settings.pool_test_algs or [])})
@@ -126,8 +132,8 @@ def fill_pool(
     pool.save()
     made = {m.algorithm for m in pool.members}
     missing = [part for part in plan if configs[part[0]] and part[0] not in made]
-    if jobs > 1 and len(missing) > 1:
-        if status := train_apart(pool, command, configs, missing, jobs):
+    if (engine.ray or engine.at_once > 1) and len(missing) > 1:
+        if status := train_apart(pool, command, configs, missing, engine):
             return status
         missing = []
     for alg, train_seeds, test_split in missing:
@@ -155,7 +161,7 @@ class Part(NamedTuple):
 
 
 def train_apart(
-    pool: Pool, command: Command, configs: Mapping[str, Any], missing: Sequence[tuple[str, int, str]], jobs: int
+    pool: Pool, command: Command, configs: Mapping[str, Any], missing: Sequence[tuple[str, int, str]], engine: Engine
 ) -> int:
     """Several algorithms at once, each by an `omg pool` of its own; then all members are put into one pool."""
     if command.files:
@@ -175,7 +181,7 @@ def train_apart(
         ]
         own += [("pool_train_seeds", train_seeds), ("pool", str(home / alg))]
         parts.append(Part(alg, replace(command, verb="pool", updates=[*kept, *own])))
-    if status := run_jobs(parts, jobs, home, {}, run=lambda part: 0):
+    if status := run_jobs(parts, engine, home, {}, run=lambda part: 0):
         return status
     for alg, _, test_split in missing:
         for member in Pool.load(home / alg).members:

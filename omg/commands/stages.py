@@ -8,6 +8,7 @@ subject; its other keys are settings, and `with` holds settings that several sta
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -25,8 +26,9 @@ from omg.evaluation.adaptation import AdaptSettings
 from omg.opponents import zoo
 from omg.opponents.pool import PoolSettings
 from omg.utils.files import check_name, write_json
-from omg.utils.jobs import STATE, run_jobs
+from omg.utils.jobs import STATE, Engine, run_jobs
 from omg.utils.lock import locked
+from omg.utils.ray_engine import RayOptions
 from omg.utils.settings import UserError, choose, convert, nearest
 
 OF_A_MODEL = ("evaluate", "adapt")
@@ -55,7 +57,7 @@ class Plan:
     stages: list[Stage]
 
 
-def run_plan(plan: Plan, jobs: int, whole: bool = True) -> int:
+def run_plan(plan: Plan, engine: Engine, whole: bool = True) -> int:
     """Runs what is not finished yet, several stages at once if asked to. Returns the exit status.
 
     Unless the plan is the `whole` of its folder, the folder may hold finished stages that are not in the plan.
@@ -63,7 +65,7 @@ def run_plan(plan: Plan, jobs: int, whole: bool = True) -> int:
     with locked(plan.folder):
         state = read_state(plan, whole)
         try:
-            return run_jobs(plan.stages, jobs, plan.folder, state, partial(run_stage, plan=plan))
+            return run_jobs(plan.stages, engine, plan.folder, state, partial(run_stage, plan=plan))
         except KeyboardInterrupt:
             return 130
 
@@ -215,11 +217,28 @@ def modules_in(content: Any, key: str = "") -> Iterator[str]:
         yield content
 
 
-def number_of_jobs(command: Command) -> int:
-    jobs = convert(command.get("jobs", 1), int, "jobs")
+ENGINE = ("jobs", "engine", "ray_address", "gpus_per_run")
+"""The options of `engine_of`."""
+ON_RAY = 64
+"""Jobs that a Ray cluster is given at once, unless --jobs says otherwise; it decides how many run."""
+
+
+def engine_of(command: Command) -> Engine:
+    """Where the jobs of a command run: --jobs in processes of this machine, or --engine=ray."""
+    name = command.get("engine", "processes")
+    if name not in ("processes", "ray"):
+        raise UserError(f"engine is {name!r}; it is processes or ray.")
+    if name != "ray" and (command.get("ray_address") or command.get("gpus_per_run")):
+        raise UserError("ray_address and gpus_per_run are for --engine=ray.")
+    jobs = convert(command.get("jobs", ON_RAY if name == "ray" else 1), int, "jobs")
     if jobs < 1:
         raise UserError(f"jobs is {jobs}; it must be 1 or more.")
-    return jobs
+    if name != "ray":
+        return Engine(jobs)
+    gpus = convert(command.get("gpus_per_run", 0.0), float, "gpus_per_run")
+    if not 0 <= gpus < math.inf:
+        raise UserError(f"gpus_per_run is {gpus}; it must be 0 or more.")
+    return Engine(jobs, RayOptions(convert(command.get("ray_address"), str | None, "ray_address"), gpus))
 
 
 def check(plan: Plan, parent: Command) -> None:

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 
 from omg import config as configuration
 from omg.build import make_env
-from omg.commands.stages import Plan, Stage, check, number_of_jobs, run_plan
+from omg.commands.stages import ENGINE, Plan, Stage, check, engine_of, run_plan
 from omg.config import Command, value_of
 from omg.evaluation import figures
 from omg.training.settings import RunSettings
 from omg.utils.files import check_writable, make_folder, write_text
-from omg.utils.jobs import STATE, STOPPED
+from omg.utils.jobs import STATE, STOPPED, Engine
 from omg.utils.logging import console, say
 from omg.utils.plugins import load_plugins
 from omg.utils.settings import UserError, convert
@@ -39,6 +39,7 @@ options (besides all settings of omg train):
                            focal agent's)
   --minimise               the smallest value is the best one
   --jobs=1                 how many trials run at once, each in its own process with a log file
+  --engine=ray             on a Ray cluster (--ray_address=auto, --gpus_per_run=0.25)
   --run_dir=DIR            folder of all results; default: results/sweep_<config>_<environment>"""
 EXAMPLES = [
     "omg sweep --config=iql --env-config=two_step --grid=lr=0.001,0.0005 --grid=gamma=0.9,0.99 --seeds=3",
@@ -47,7 +48,7 @@ EXAMPLES = [
 ]
 COUNTED = ("t_env", "episodes", "updates", "wall_seconds", "env_steps_per_second")
 """Numbers of summary.json that are not of a test."""
-OPTIONS = ("grid", "range", "trials", "optuna", "metric", "minimise", "jobs", "run_dir")
+OPTIONS = ("grid", "range", "trials", "optuna", "metric", "minimise", *ENGINE, "run_dir")
 
 
 class Space(NamedTuple):
@@ -67,7 +68,7 @@ def main(command: Command) -> int:
     trials = convert(command.get("trials", 8), int, "trials")
     if trials < 1:
         raise UserError(f"trials is {trials}; it must be 1 or more.")
-    optuna, jobs = bool(command.get("optuna", False)), number_of_jobs(command)
+    optuna, engine = bool(command.get("optuna", False)), engine_of(command)
     if optuna and importlib.util.find_spec("optuna") is None:
         raise UserError("--optuna needs Optuna: pip install optuna.")
     base = replace(command, verb="train", updates=[(k, v) for k, v in command.updates if k not in OPTIONS])
@@ -77,10 +78,10 @@ def main(command: Command) -> int:
     seed = convert(config["seed"], int, "seed")
     check_metric(command)
     if optuna:
-        stages, status = with_optuna(base, command, space, trials, jobs, folder, seed)
+        stages, status = with_optuna(base, command, space, trials, engine, folder, seed)
     else:
         stages = [trial_of(base, values, folder) for values in combinations(space, trials, seed)]
-        status = run_trials(stages, command, folder, jobs)
+        status = run_trials(stages, command, folder, engine)
     if status in STOPPED:
         say(f"stopped. To continue: omg {' '.join(command.as_words())}")
         return status
@@ -160,7 +161,7 @@ def _plain(value: Any) -> str:
     return "".join(c if c.isalnum() or c in ".-+" else "_" for c in text).lstrip(".") or "empty"
 
 
-def run_trials(stages: Sequence[Stage], command: Command, folder: Path, jobs: int) -> int:
+def run_trials(stages: Sequence[Stage], command: Command, folder: Path, engine: Engine) -> int:
     if len({stage.title for stage in stages}) < len(stages):
         raise UserError("two trials have the same values: name each value once.")
     plan = Plan(folder.name, folder, list(stages))
@@ -169,7 +170,7 @@ def run_trials(stages: Sequence[Stage], command: Command, folder: Path, jobs: in
         make_env(configuration.load(trained.command))
     forget_removed(folder)
     # Trials of a larger sweep in the same folder stay.
-    return run_plan(plan, jobs, whole=False)
+    return run_plan(plan, engine, whole=False)
 
 
 def forget_removed(folder: Path) -> None:
@@ -182,7 +183,7 @@ def forget_removed(folder: Path) -> None:
 
 
 def with_optuna(
-    base: Command, command: Command, space: Space, trials: int, jobs: int, folder: Path, seed: int
+    base: Command, command: Command, space: Space, trials: int, engine: Engine, folder: Path, seed: int
 ) -> tuple[list[Stage], int]:
     """Asks for as many trials as run at once, and tells their results. A continued sweep asks and tells the same.
 
@@ -195,8 +196,8 @@ def with_optuna(
     study = optuna.create_study(direction=direction, sampler=optuna.samplers.TPESampler(seed=seed))
     every: list[Stage] = []
     worst = 0
-    for start in range(0, trials, jobs):
-        asked = [study.ask() for _ in range(min(jobs, trials - start))]
+    for start in range(0, trials, engine.at_once):
+        asked = [study.ask() for _ in range(min(engine.at_once, trials - start))]
         stages = []
         for trial in asked:
             values = {key: trial.suggest_categorical(key, options) for key, options in space.grid.items()}
@@ -205,7 +206,7 @@ def with_optuna(
                 values[key] = _tidy(value, (low, high))
             stages.append(trial_of(base, values, folder))
         different = {stage.title: stage for stage in stages}
-        worst = max(worst, run_trials(list(different.values()), command, folder, jobs))
+        worst = max(worst, run_trials(list(different.values()), command, folder, engine))
         if worst in STOPPED:
             return every, worst
         every += [stage for title, stage in different.items() if title not in {s.title for s in every}]

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from omg import config as configuration
-from omg.commands.stages import Plan, check, check_trust, number_of_jobs, plan_of, run_plan
+from omg.commands.stages import ENGINE, Plan, check, check_trust, engine_of, plan_of, run_plan
 from omg.config import Command
 from omg.utils.files import check_writable
+from omg.utils.jobs import Engine
 from omg.utils.logging import say
 from omg.utils.plugins import load_plugins
 from omg.utils.settings import UserError, nearest
@@ -23,6 +24,7 @@ options:
                            with budgets: foraging, predator_prey, battle)
   --maps=[8m]              workflow battle: the maps to run, one after the other
   --jobs=1                 number of independent stages that run at once, each in its own process with a log file
+  --engine=ray             on a Ray cluster (--ray_address=auto, --gpus_per_run=0.25)
   --run_dir=DIR            folder of all results; default: results/workflow_<name>"""
 EXAMPLES = [
     "omg workflow foraging --budget=small --jobs=2",
@@ -44,7 +46,7 @@ def main(command: Command) -> int:
     content = read(name)
     check_trust(content, command)
     variants = content.get("variants") or {}
-    options = {"run_dir", "local_results_path", "jobs", *(["budget"] if content.get("budgets") else [])}
+    options = {"run_dir", "local_results_path", *ENGINE, *(["budget"] if content.get("budgets") else [])}
     options |= {variants["option"]} if variants else set()
     for key, _ in command.updates:
         if key not in options:
@@ -52,7 +54,7 @@ def main(command: Command) -> int:
                 f"workflow {name} takes {', '.join(f'--{o}' for o in sorted(options))}; other settings are in its "
                 f"YAML, so --{key} has no effect here."
             )
-    jobs = number_of_jobs(command)
+    engine = engine_of(command)
     budget_name = str(command.get("budget", "paper")) if content.get("budgets") else None
     results = Path(str(command.get("local_results_path", "results")))
     label = f"workflow_{Path(name).stem}" + (f"_{budget_name}" if budget_name else "")
@@ -64,12 +66,12 @@ def main(command: Command) -> int:
     plans = [plan_of(name, content, budget, folder, variant) for variant in chosen]
     for plan in plans:
         check(plan, command)
-    return carry_out(plans, jobs, folder, command)
+    return carry_out(plans, engine, folder, command)
 
 
-def carry_out(plans: list[Plan], jobs: int, folder: Path, command: Command) -> int:
+def carry_out(plans: list[Plan], engine: Engine, folder: Path, command: Command) -> int:
     for plan in plans:
-        if status := run_plan(plan, jobs):
+        if status := run_plan(plan, engine):
             say(f"stopped. To continue: omg {' '.join(command.as_words())}")
             return status
     print(folder)

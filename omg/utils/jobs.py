@@ -12,15 +12,24 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from omg.utils import ray_engine
 from omg.utils.files import write_json
-from omg.utils.logging import say
+from omg.utils.logging import JobTable, say
+from omg.utils.ray_engine import RayOptions
 from omg.utils.settings import UserError
 
 STATE = "workflow.json"
 STOPPED = (130, 143)
 """The statuses of a job that Ctrl-C or SIGTERM ended."""
+
+
+class Engine(NamedTuple):
+    """How jobs run: so many at once in processes of this machine, or on a Ray cluster."""
+
+    at_once: int = 1
+    ray: RayOptions | None = None
 
 
 class Job(Protocol):
@@ -35,7 +44,9 @@ class Job(Protocol):
     def words(self) -> list[str]: ...
 
 
-def run_jobs(jobs: Sequence[Any], at_once: int, folder: Path, state: dict[str, Any], run: Callable[[Any], int]) -> int:
+def run_jobs(
+    jobs: Sequence[Any], engine: Engine, folder: Path, state: dict[str, Any], run: Callable[[Any], int]
+) -> int:
     """Runs what is not done yet; `state` is what earlier calls did. Returns the worst status, 0 if all is done.
 
     A job that fails stops the jobs that need it, not the others.
@@ -50,8 +61,8 @@ def run_jobs(jobs: Sequence[Any], at_once: int, folder: Path, state: dict[str, A
     def is_done(job: Any) -> bool:
         return bool(state.get(job.title, {}).get("done"))
 
-    if at_once > 1:
-        return _at_once(jobs, at_once, folder, record, is_done, run)
+    if engine.ray or engine.at_once > 1:
+        return _at_once(jobs, engine, folder, record, is_done, run)
     worst, missing = 0, set[str]()
     for i, job in enumerate(jobs):
         if is_done(job) and job.command.verb != "compare":
@@ -91,24 +102,38 @@ def _report(missing: set[str]) -> None:
         say(f"not finished: {', '.join(sorted(missing))}.", "yellow")
 
 
-def _at_once(jobs: Sequence[Any], at_once: int, folder: Path, record: Any, is_done: Any, run: Any) -> int:
+def _at_once(jobs: Sequence[Any], engine: Engine, folder: Path, record: Any, is_done: Any, run: Any) -> int:
     running: list[subprocess.Popen] = []
+    on_ray = ray_engine.Running()
     stopping = threading.Event()
+    at_once = engine.at_once
+    if engine.ray:
+        ray_engine.connect(engine.ray)
+    table = JobTable([job.title for job in jobs])
 
     def start(job: Any) -> int:
         if stopping.is_set():
             return 130
         record(job, False)
-        status = _status_of(run, job) if job.command.verb == "compare" else _in_process(job, folder, running, at_once)
+        table.update(job.title, "running")
+        if job.command.verb == "compare":
+            status = _status_of(run, job)
+        elif engine.ray:
+            status = _on_ray(job, jobs, folder, on_ray, engine.ray)
+        else:
+            status = _in_process(job, folder, running, at_once)
         if not status:
             record(job, True)
+        table.update(job.title, "done" if not status else f"status {status}")
         return status
 
     pending = [job for job in jobs if not is_done(job) or job.command.verb == "compare"]
     finished = {job.title for job in jobs if is_done(job)}
     futures: dict[Future, Any] = {}
     worst, stopped = 0, False
-    with ThreadPoolExecutor(at_once) as executor, _sigterm_as_ctrl_c():
+    for title in finished:
+        table.update(title, "done")
+    with table, ThreadPoolExecutor(at_once) as executor, _sigterm_as_ctrl_c():
         try:
             while pending or futures:
                 ready = [job for job in pending if set(job.after) <= finished] if not stopped else []
@@ -126,9 +151,20 @@ def _at_once(jobs: Sequence[Any], at_once: int, folder: Path, record: Any, is_do
             stopping.set()
             for process in running:
                 process.send_signal(signal.SIGINT)
+            on_ray.stop()
             raise
     _report({job.title for job in jobs} - finished)
     return worst
+
+
+def _on_ray(job: Any, jobs: Sequence[Any], folder: Path, running: ray_engine.Running, options: RayOptions) -> int:
+    log = folder / f"{job.title}.log"
+    say(f"{job.title}: omg {' '.join(job.words())} (on Ray; see {log})", "bold")
+    needs = [folder / other.title for other in jobs if other.title in job.after]
+    task = ray_engine.Task(job.words(), folder / job.title, needs, log, options)
+    status = running.run(task)
+    say(f"{job.title} ended with status {status} on {task.node or 'a node that was lost'}.", "yellow" if status else "")
+    return status
 
 
 def _in_process(job: Any, folder: Path, running: list[subprocess.Popen], at_once: int) -> int:
@@ -142,8 +178,9 @@ def _in_process(job: Any, folder: Path, running: list[subprocess.Popen], at_once
             command.append(f"--jobs={at_once}")
         # In a session of its own: Ctrl-C reaches it once, from here.
         process = subprocess.Popen(
-            command, stdout=file, stderr=subprocess.STDOUT, env=environment, start_new_session=True
-        )
+            command, stdout=file, stderr=subprocess.STDOUT, env=environment, start_new_session=True,
+            preexec_fn=ray_engine.dies_with_parent,
+        )  # fmt: skip
         running.append(process)
         status = process.wait()
     if status:

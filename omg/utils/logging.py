@@ -6,12 +6,14 @@ import contextlib
 import json
 import math
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.console import Console
+from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -211,6 +213,40 @@ class ProgressReport:
         """A line of its own, where there is no bar."""
         if self.bar is None and self.text:
             say(f"{self.title}: {self.text}")
+
+
+class JobTable:
+    """The states of many jobs, live where there is a terminal."""
+
+    def __init__(self, titles: list[str]):
+        self.states = dict.fromkeys(titles, "waiting")
+        self.since = dict.fromkeys(titles, 0.0)
+        self.live = (
+            Live(get_renderable=self._table, console=console, refresh_per_second=1) if console.is_terminal else None
+        )
+
+    def update(self, title: str, state: str) -> None:
+        self.states[title], self.since[title] = state, time.monotonic()
+
+    def _table(self) -> Table:
+        table = Table(show_edge=False, pad_edge=False)
+        for column in ("job", "state", "for"):
+            table.add_column(column)
+        counts = Counter(state for state in self.states.values())
+        table.caption = ", ".join(f"{count} {state}" for state, count in counts.items())
+        shown = [title for title, state in self.states.items() if state not in ("waiting", "done")]
+        for title in shown[:30]:
+            table.add_row(title, self.states[title], _duration(time.monotonic() - self.since[title]))
+        return table
+
+    def __enter__(self) -> JobTable:
+        if self.live:
+            self.live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.live:
+            self.live.stop()
 
 
 def _duration(seconds: float) -> str:
