@@ -30,6 +30,7 @@ from omg.opponents.seating import SPLITS_OF, SeatingSettings, seat
 from omg.runners import REGISTRY as r_REGISTRY
 from omg.runners import HostRunner, PolicyGroup, TeamRunner, focal_scheme
 from omg.runners.workers import Recipe
+from omg.training.devices import mesh_of
 from omg.training.host_loop import HostLoop
 from omg.training.loop import TrainingLoop
 from omg.training.settings import BenchSettings, LoopSettings, ReplaySettings, RunSettings
@@ -264,8 +265,8 @@ def build(
     env = make_env(config)
     if isinstance(env, HostEnv) and not host:
         raise UserError(f"{run.env} runs outside the compiled program: set --runner=episode or --runner=parallel.")
-    if host and run.seeds > 1:
-        raise UserError(f"runner: {run.runner} trains one seed at a time: set --seeds=1.")
+    if host and (run.seeds > 1 or run.devices is not None):
+        raise UserError(f"runner: {run.runner} trains one seed on one device: set --seeds=1, leave out --devices.")
     if focal:
         # The seating comes first: a missing pool is the likeliest mistake.
         groups, algorithms = stand_ins.groups if stand_ins else None, list(configuration.available("algs"))
@@ -282,10 +283,8 @@ def build(
     learner = make_learner(env, config, saved, stand_ins, seats.offsets if focal else (0,))
     mac: Any = learner.mac
     if focal and mac.carried_size and len(seats.offsets) > 1:
-        raise UserError(
-            "carry_memory is for a single agent with frozen partners, not for a group that learns together."
-        )
-    mesh = None if host else device.mesh_of(run.devices, run.seeds, settings.batch_size_run)
+        raise UserError("carry_memory is for a single agent with frozen partners, not for a group.")
+    mesh = None if host else mesh_of(run.devices, run.seeds, settings.batch_size_run)
     on_device = replace(run, seeds=run.seeds // mesh.size if mesh and run.n_seeds else run.seeds)
     scheme, axes = make_scheme(env.spec)
     scheme |= mac.scheme
@@ -304,7 +303,7 @@ def build(
     buffer = ReplayBuffer(scheme, axes, stored * runner.batch_size, env.spec.episode_limit + 1)
     if replay:
         buffer = _within_limit(buffer, replay.buffer_gib, runner.batch_size)
-    _check_memory(buffer, run.seeds, replay is not None)
+    _check_memory(buffer, on_device.seeds if device.separate() else run.seeds, replay is not None)
     loop = (HostLoop if host else TrainingLoop)(runner, buffer, learner, settings, run.all_seeds, replay, mesh)
     if replay and loop.sampled > buffer.buffer_size:
         raise UserError(

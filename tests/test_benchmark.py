@@ -12,6 +12,7 @@ from omg.cli import main, parse
 from omg.commands import benchmark, stages
 from omg.opponents import zoo
 from omg.utils import checkpoints
+from omg.utils.jobs import Engine
 from omg.utils.settings import UserError
 
 TASK = {
@@ -97,7 +98,7 @@ def test_partners_and_bounds_of_the_zoo_are_used_instead_of_new_ones(folder, tmp
     task = benchmark.read(str(folder / "small.yaml"), "tiny")._replace(from_zoo=True)
     plan = benchmark.plan_of(task, ["base"], tmp_path / "again")
     assert [stage.title for stage in plan.stages] == ["base", "base_partners", "zoo_base_partners"]
-    assert stages.run_plan(plan, 1, whole=False) == 0
+    assert stages.run_plan(plan, Engine(1), whole=False) == 0
     rows = benchmark.score(task, plan.folder, ["base"])
     first = {(row["method"], row["partner"], int(row["seed"])): float(row["score"]) for row in rows_of(folder)}
     again = {(row["method"], row["partner"], row["seed"]): row["score"] for row in rows}

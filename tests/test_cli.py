@@ -20,7 +20,7 @@ from omg.evaluation.recording import record_team
 from omg.evaluation.replay import save_replay
 from omg.opponents import REGISTRY as scripted
 from omg.utils import checkpoints
-from omg.utils.jobs import run_jobs
+from omg.utils.jobs import Engine, run_jobs
 from omg.utils.settings import UserError
 
 SMALL = ["--rnn_hidden_dim=8", "--use_tensorboard=false", "--batch_size_run=1", "--updates_per_iteration=1"]
@@ -233,7 +233,7 @@ OTHER_VERBS = {
     "an unknown budget": (["workflow", "foraging", "--budget=huge"], "demo, small, paper"),
     "the options of a workflow": (
         ["workflow", "foraging", "--lr=1"],
-        "--budget, --jobs, --local_results_path, --run_dir",
+        "--budget, --engine, --gpus_per_run, --jobs, --local_results_path",
     ),
     "no jobs": (["workflow", "foraging", "--jobs=0"], "1 or more"),
     "settings of omg list": (["list", "--lr=1"], "--lr has no effect here"),
@@ -356,11 +356,11 @@ def test_jobs_in_parallel_end_with_the_worst_status(tmp_path):
         return Stage(title, Command("list", updates=list(settings.items())), tmp_path / title, after)
 
     state: dict = {}
-    assert run_jobs([stage("good")], 2, tmp_path, state, lambda job: 1) == 0
+    assert run_jobs([stage("good")], Engine(2), tmp_path, state, lambda job: 1) == 0
     assert "foraging" in (tmp_path / "good.log").read_text()
     assert state["good"] == {"words": ["list"], "done": True}
     jobs = [stage("good"), stage("bad", nonsense=1), stage("beside"), stage("after_bad", "bad")]
-    assert run_jobs(jobs, 2, tmp_path, state, lambda job: 1) == 2
+    assert run_jobs(jobs, Engine(2), tmp_path, state, lambda job: 1) == 2
     assert "nonsense" in (tmp_path / "bad.log").read_text()
     assert {title: entry["done"] for title, entry in state.items()} == {"good": True, "bad": False, "beside": True}
     assert json.loads((tmp_path / "workflow.json").read_text()) == state
@@ -379,13 +379,13 @@ def test_a_job_that_fails_stops_only_the_jobs_that_need_it(tmp_path, capsys):
 
     ran: list[str] = []
     jobs = [stage("bad"), stage("needs_bad", "bad"), stage("wrong"), stage("fine"), stage("needs_needs", "needs_bad")]
-    assert run_jobs(jobs, 1, tmp_path, {}, run) == 3
+    assert run_jobs(jobs, Engine(1), tmp_path, {}, run) == 3
     assert ran == ["bad", "wrong", "fine"]
     said = " ".join(capsys.readouterr().err.split())
     assert "not finished: bad, needs_bad, needs_needs, wrong." in said
     assert "wrong: no such thing." in said
     ran.clear()
-    assert run_jobs([stage("stopped"), stage("fine")], 1, tmp_path, {}, run) == 130
+    assert run_jobs([stage("stopped"), stage("fine")], Engine(1), tmp_path, {}, run) == 130
     assert ran == ["stopped"]
 
 

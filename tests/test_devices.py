@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from omg.training.devices import mesh_of
 from omg.utils import checkpoints
-from omg.utils.device import mesh_of
 from omg.utils.settings import UserError
 
 ROOT = Path(__file__).parents[1]
@@ -90,9 +90,9 @@ def test_environments_on_four_devices_give_the_same_learning_curve(tmp_path):
 
 
 def test_every_device_gets_as_many_as_any_other(monkeypatch):
-    monkeypatch.setattr("omg.utils.device.jax.devices", lambda: [object()] * 8)
+    monkeypatch.setattr("omg.training.devices.jax.devices", lambda: [object()] * 8)
     monkeypatch.setattr("omg.utils.device.describe", lambda: "eight")
-    monkeypatch.setattr("omg.utils.device.Mesh", lambda devices, axes: (len(devices), *axes))
+    monkeypatch.setattr("omg.training.devices.Mesh", lambda devices, axes: (len(devices), *axes))
     assert mesh_of("all", 8, 64) == (8, "seeds")
     assert mesh_of("all", 6, 64) == (6, "seeds")
     assert mesh_of("all", 12, 64) == (6, "seeds")

@@ -132,7 +132,7 @@ def fill_pool(
     pool.save()
     made = {m.algorithm for m in pool.members}
     missing = [part for part in plan if configs[part[0]] and part[0] not in made]
-    if (engine.ray or engine.at_once > 1) and len(missing) > 1:
+    if missing and (engine.ray or (engine.at_once > 1 and len(missing) > 1)):
         if status := train_apart(pool, command, configs, missing, engine):
             return status
         missing = []

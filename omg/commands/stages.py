@@ -236,8 +236,8 @@ def engine_of(command: Command) -> Engine:
     if name != "ray":
         return Engine(jobs)
     gpus = convert(command.get("gpus_per_run", 0.0), float, "gpus_per_run")
-    if not 0 <= gpus < math.inf:
-        raise UserError(f"gpus_per_run is {gpus}; it must be 0 or more.")
+    if not 0 <= gpus < math.inf or (gpus > 1 and not gpus.is_integer()):
+        raise UserError(f"gpus_per_run is {gpus}; it must be 0 or more, and above 1 a whole number.")
     return Engine(jobs, RayOptions(convert(command.get("ray_address"), str | None, "ray_address"), gpus))
 
 

@@ -78,6 +78,10 @@ def main(command: Command) -> int:
     seed = convert(config["seed"], int, "seed")
     check_metric(command)
     if optuna:
+        if engine.ray and command.get("jobs") is None:
+            raise UserError(
+                "with --optuna, say how many trials run at once (--jobs): later ones learn from earlier ones."
+            )
         stages, status = with_optuna(base, command, space, trials, engine, folder, seed)
     else:
         stages = [trial_of(base, values, folder) for values in combinations(space, trials, seed)]

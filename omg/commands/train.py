@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import json
 import logging
 import warnings
 from datetime import datetime
@@ -112,8 +113,10 @@ def resume(command: Command, folder: Path) -> int:
 def check_config(saved: dict[str, Any], folder: Path) -> None:
     """A configuration that is not the one in the run's own checkpoint was altered."""
     checkpoint, _ = checkpoints.newest_whole(folder / "checkpoints")
+    saved = json.loads(json.dumps(saved, default=str))  # as a manifest holds it
     known = checkpoint.manifest.get("config", saved) if checkpoint else saved
-    if differ := sorted(key for key in {*known, *saved} if known.get(key) != saved.get(key)):
+    keys = {*known, *saved} - {*MAY_CHANGE}
+    if differ := sorted(key for key in keys if known.get(key) != saved.get(key)):
         raise UserError(
             f"{folder / 'config.yaml'} was altered: {differ[0]} is {saved.get(differ[0])!r}, in the checkpoint "
             f"{known.get(differ[0])!r}."

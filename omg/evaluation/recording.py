@@ -294,7 +294,9 @@ def add_subgoals(
 
 def imagined(env: MultiAgentEnv, states: Sequence[Any], described: np.ndarray) -> list[Scene]:
     """The scene that each global state vector describes; none if the environment cannot draw them."""
-    scenes = []
+    scenes: list[Scene] = []
+    if not np.isfinite(described).all():
+        return scenes
     for state, vector in zip(states[: len(described)], described, strict=True):
         changed = env.imagine(state, vector)
         scene = None if changed is None else env.draw(changed)

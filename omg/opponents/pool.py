@@ -12,14 +12,14 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 from omg.controllers.basic_controller import BasicMAC
 from omg.controllers.scripted_controller import ScriptedMAC
 from omg.envs.multiagentenv import Spec
 from omg.opponents.scripted import REGISTRY as scripted_REGISTRY
 from omg.runners.team_runner import PolicyGroup
-from omg.utils.checkpoints import checksum, digest_of, flatten, halved, unflatten
+from omg.utils.checkpoints import checksum, digest_of, flatten, halved, unflatten, write_arrays
 from omg.utils.files import inside, write_json
 from omg.utils.settings import UserError, choose, fill_exactly, setting
 
@@ -184,7 +184,7 @@ class Pool:
         file = f"members/{name}.safetensors"
         path = self.folder / file
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_file(halved(flatten(jax.device_get(network)), name), path)
+        write_arrays(halved(flatten(jax.device_get(network)), name), path)
         self.members.append(Member(name, architecture=architecture, file=file, checksum=checksum(path), **about))
 
     def take(self, member: Member, home: Path, split: Split) -> None:

@@ -6,10 +6,30 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
-from omg.utils.device import SEEDS
+from omg.utils import device
+from omg.utils.device import ENVS, SEEDS
+from omg.utils.logging import say
+from omg.utils.settings import UserError
+
+
+def mesh_of(devices: int | str | None, seeds: int, envs: int) -> Mesh | None:
+    """The devices over which the seeds of a run are spread, or with a single seed its parallel environments.
+
+    Every device gets as many as any other one: of 8 devices, 6 seeds use 6. None: the first device alone.
+    """
+    there = jax.devices()
+    wanted = len(there) if devices == "all" else int(devices or 1)
+    if wanted > len(there):
+        raise UserError(f"devices is {wanted}, and there are {len(there)} here ({device.describe()}).")
+    count = max(n for n in range(1, wanted + 1) if (seeds if seeds > 1 else envs) % n == 0)
+    if count < wanted:
+        spread = f"{seeds} seeds" if seeds > 1 else f"{envs} environments"
+        say(f"{count} of {wanted} devices are used: {spread} cannot be shared equally by more.", "yellow")
+    return None if count == 1 else Mesh(np.array(there[:count]), (SEEDS if seeds > 1 else ENVS,))
 
 
 class Devices:

@@ -6,6 +6,7 @@ with the counters, the configuration and the checksum of every file.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from omg.utils.files import inside, make_folder, write_json
@@ -59,7 +61,7 @@ def save(folder: Path, t_env: int, files: dict[str, Any], manifest: dict[str, An
     checksums = {}
     for name, tree in files.items():
         path = temporary / f"{name}.safetensors"
-        save_file(flatten(tree), path)
+        write_arrays(flatten(tree), path)
         checksums[path.name] = checksum(path)
     content = {**manifest, "t_env": t_env, "files": checksums}
     content["checksum"] = digest_of(content)
@@ -80,17 +82,29 @@ def save(folder: Path, t_env: int, files: dict[str, Any], manifest: dict[str, An
     return final
 
 
+def write_arrays(arrays: dict[str, np.ndarray], path: Path) -> None:
+    """A `.safetensors` file. What the system refuses (a full disk) is an OSError."""
+    try:
+        save_file(arrays, path)
+    except SafetensorError as error:
+        raise OSError(errno.EIO, f"{error}", str(path)) from error
+
+
 def set_apart(folder: Path, target: Path) -> Path | None:
-    """Copies the newest checkpoint of a folder whose weights are finite; None: there is none, or one is there."""
-    if target.exists():
-        return None
+    """Copies the newest checkpoint of a folder whose weights are finite; None: there is none, or it is there."""
     for step in reversed(steps_in(folder)):
         try:
             found = verify(folder / str(step))
         except UserError:
             continue  # a damaged one is passed over, as on resume
         if found.manifest.get("finite", True):
-            shutil.copytree(found.path, target / str(step))
+            if (target / str(step)).exists():
+                return None
+            temporary = target.with_name(f".{target.name}.writing")
+            shutil.rmtree(temporary, ignore_errors=True)
+            shutil.copytree(found.path, temporary / str(step))
+            shutil.rmtree(target, ignore_errors=True)
+            temporary.rename(target)
             return target / str(step)
     return None
 
@@ -131,7 +145,7 @@ def verify(path: Path) -> Checkpoint:
     try:
         manifest = json.loads((path / MANIFEST).read_text())
         stored = manifest.pop("checksum")
-    except (OSError, ValueError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
         raise UserError(f"{path} is not a complete checkpoint: its {MANIFEST} is missing or truncated.") from error
     if stored != digest_of(manifest):
         raise UserError(f"{path} was altered: its {MANIFEST} does not match its own checksum.")

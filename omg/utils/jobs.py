@@ -91,6 +91,9 @@ def _status_of(run: Callable[[Any], int], job: Any) -> int:
     except UserError as error:
         say(f"omg: {job.title}: {error}", "red")
         return 2
+    except OSError as error:
+        say(f"omg: {job.title}: the system said: {error.strerror or error}.", "red")
+        return 1
     except Exception:
         # A bug in one job: it is shown, and the others go on.
         traceback.print_exc()
@@ -118,10 +121,10 @@ def _at_once(jobs: Sequence[Any], engine: Engine, folder: Path, record: Any, is_
         table.update(job.title, "running")
         if job.command.verb == "compare":
             status = _status_of(run, job)
-        elif engine.ray:
-            status = _on_ray(job, jobs, folder, on_ray, engine.ray)
+        elif ray_options := engine.ray:
+            status = _status_of(lambda job: _on_ray(job, jobs, folder, on_ray, ray_options), job)
         else:
-            status = _in_process(job, folder, running, at_once)
+            status = _status_of(lambda job: _in_process(job, folder, running, at_once), job)
         if not status:
             record(job, True)
         table.update(job.title, "done" if not status else f"status {status}")

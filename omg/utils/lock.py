@@ -29,7 +29,7 @@ def locked(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise UserError(f"{folder} is in use by {_owner(path)}: wait, or choose another --run_dir.") from error
+            raise UserError(f"{folder} is in use by {_owner(path)}: wait, or choose another folder.") from error
         except OSError as error:
             say(f"{folder} cannot be locked ({error.strerror}): nothing keeps another process out of it.", "yellow")
             yield

@@ -7,6 +7,7 @@ are fetched back.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib.util
 import io
@@ -22,6 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from omg.utils.logging import say
 from omg.utils.settings import UserError
 
 ROOT = Path(__file__).parents[2]
@@ -43,8 +45,9 @@ class Outcome(NamedTuple):
 
 
 def dies_with_parent() -> None:
-    """For a new process: it is killed when its parent ends, however that ends (Linux)."""
+    """For a new process: it is killed when its parent ends, however that ends (Linux); signals reach it."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
 
 
 def connect(options: RayOptions) -> None:
@@ -56,10 +59,20 @@ def connect(options: RayOptions) -> None:
     if ray.is_initialized():
         return
     try:
-        ray.init(address=options.address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
+        ray.init(
+            address=options.address or "local",
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            include_dashboard=False,
+        )
     except (ConnectionError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"there is no Ray cluster at {options.address or 'this machine'}: {reason}") from error
+    there = ray.cluster_resources().get("GPU", 0)
+    if options.gpus > there:
+        raise UserError(f"gpus_per_run is {options.gpus:g}, and the cluster has {there:g} GPUs.")
+    if there and not options.gpus:
+        say(f"the cluster has {there:g} GPUs, and runs use none: add --gpus_per_run=0.25, say.", "yellow")
 
 
 class Task:
@@ -69,6 +82,7 @@ class Task:
         self.words, self.home, self.needs, self.log, self.options = list(words), home, list(needs), log, options
         self.reference: Any = None
         self.node = ""
+        self.stopped = False
 
     def run(self) -> int:
         """Waits for the job; returns its status."""
@@ -77,6 +91,8 @@ class Task:
         try:
             outcome = self._submit(mark, None)
             if outcome.status == NEEDS_FILES:
+                for path in (self.home, self.log, *self.needs):
+                    relative_to(path, Path.cwd())  # else the results could not be fetched back
                 outcome = self._submit(mark, packed([*self.needs, self.home]))
         finally:
             mark.unlink(missing_ok=True)
@@ -94,10 +110,13 @@ class Task:
         environment = {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)}
         self.reference = remote.remote(self.words, str(Path.cwd()), str(mark.resolve()), str(self.home), str(self.log),
                                        files, environment)  # fmt: skip
+        if self.stopped:
+            ray.cancel(self.reference, force=False)
         try:
             return Outcome(*ray.get(self.reference))
-        except (ray.exceptions.TaskCancelledError, ray.exceptions.RayTaskError) as error:
-            self.log.open("a").write(f"{error}\n")
+        except (ray.exceptions.RayError, ray.exceptions.RayTaskError) as error:
+            with self.log.open("a") as file:
+                file.write(f"{error}\n")
             cancelled = isinstance(error, ray.exceptions.TaskCancelledError) or "KeyboardInterrupt" in str(error)
             return Outcome(130 if cancelled else 1, "", None)
 
@@ -105,6 +124,7 @@ class Task:
         """The job saves and ends."""
         import ray
 
+        self.stopped = True
         if self.reference is not None:
             ray.cancel(self.reference, force=False)
 
@@ -128,10 +148,14 @@ def _on_node(
             [sys.executable, "-m", "omg", *words], cwd=folder, stdout=file, stderr=subprocess.STDOUT,
             env=os.environ | environment | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}, preexec_fn=dies_with_parent,
         )  # fmt: skip
+        status = None
         try:
-            status = process.wait()
+            while status is None:
+                # In short waits: Ray's request to stop is seen between them.
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    status = process.wait(0.5)
         except KeyboardInterrupt:
-            process.send_signal(signal.SIGINT)
+            process.send_signal(signal.SIGTERM)
             process.wait()
             status = 130
     if status < 0:
@@ -146,11 +170,14 @@ def packed(paths: Sequence[Path], root: Path | None = None) -> bytes:
     with tarfile.open(fileobj=data, mode="w:gz") as tar:
         for path in paths:
             if path.exists():
-                absolute = path.resolve()
-                if not absolute.is_relative_to(root):
-                    raise UserError(f"{path} is not inside {root}: nodes that do not share it cannot be sent it.")
-                tar.add(absolute, arcname=str(absolute.relative_to(root)))
+                tar.add(path.resolve(), arcname=relative_to(path, root))
     return data.getvalue()
+
+
+def relative_to(path: Path, root: Path) -> str:
+    if not path.resolve().is_relative_to(root.resolve()):
+        raise UserError(f"{path} is not inside {root}: nodes that do not share it cannot be sent it.")
+    return str(path.resolve().relative_to(root.resolve()))
 
 
 def unpack(data: bytes, root: Path | None = None) -> None:

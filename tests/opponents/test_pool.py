@@ -23,7 +23,7 @@ from omg.opponents.pool import Member, Pool
 from omg.opponents.seating import SeatingSettings, seat
 from omg.runners import PolicyGroup
 from omg.utils import checkpoints
-from omg.utils.jobs import run_jobs
+from omg.utils.jobs import Engine, run_jobs
 from omg.utils.settings import UserError
 
 ARCHITECTURE = {
@@ -184,7 +184,7 @@ def test_a_pool_among_stages_that_run_at_once_trains_its_algorithms_at_once(tmp_
     for verb in ("pool", "train"):
         job = Part("ppo", Command(verb))
         with pytest.raises(KeyboardInterrupt):
-            run_jobs([job], 3, tmp_path, {}, lambda job: 0)
+            run_jobs([job], Engine(3), tmp_path, {}, lambda job: 0)
     assert started == [["pool", "--jobs=3"], ["train"]]
 
 
