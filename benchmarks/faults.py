@@ -439,6 +439,7 @@ def kills(count: int, seed: int, show: bool) -> Counter:
                     os.killpg(process.pid, signal.SIGKILL)
                     status = process.wait()
                     killed += 1
+                    print(f"\r{killed} of {count} kills", end="", file=sys.stderr, flush=True)
             output = process.stdout.read() if process.stdout else ""
             if status or "Traceback" in output:
                 result = "traceback" if "Traceback" in output else "wrong"
