@@ -459,11 +459,8 @@ MUTANTS: list[Mutant] = [
     *_of(
         "opponents/matrix_policies.py",
         "opponents/test_scripted.py::test_a_stochastic_strategy_cooperates_with_the_probabilities_of_its_table",
-        (
-            "[1 - past.mine.astype(int), 1 - past.others.astype(int)]",
-            "[past.mine.astype(int), past.others.astype(int)]",
-        ),
-        ("jnp.where(past.first, chances[FIRST], replied)", "replied"),
+        ("table[situation(last_actions)[seat]]", "table[situation(last_actions)[1 - seat]]"),
+        ("jnp.where((last > 0).any(), last.argmax(-1), -1)", "last.argmax(-1)"),
     ),
     *_of(
         "envs/strategies.py",

@@ -266,7 +266,7 @@ def build(
     if isinstance(env, HostEnv) and not host:
         raise UserError(f"{run.env} runs outside the compiled program: set --runner=episode or --runner=parallel.")
     if host and (run.seeds > 1 or run.devices is not None):
-        raise UserError(f"runner: {run.runner} trains one seed on one device: set --seeds=1, leave out --devices.")
+        raise UserError(f"runner: {run.runner} trains one seed at a time, on one device: --seeds=1 without --devices.")
     if focal:
         # The seating comes first: a missing pool is the likeliest mistake.
         groups, algorithms = stand_ins.groups if stand_ins else None, list(configuration.available("algs"))

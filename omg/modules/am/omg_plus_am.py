@@ -192,9 +192,8 @@ class OMGPlusAM(OMGAM):
 
     def decoded(self, vae, points, batch, obs_is_state):
         """The present state, in which the others are as their subgoals describe them."""
-        of_each = self._split(points)
-        if self.settings.normalise:
-            of_each = vae.own_latents(of_each)
+        s, of_each = self.settings, self._split(points)
+        of_each = vae.own_latents(of_each) if s.normalise else of_each
         if self.settings.subgoal_of == "state":
             return super().decoded(vae, of_each[..., 0, :], batch, obs_is_state)
         if not self.of_agents:
