@@ -283,7 +283,7 @@ def build(
     learner = make_learner(env, config, saved, stand_ins, seats.offsets if focal else (0,))
     mac: Any = learner.mac
     if focal and mac.carried_size and len(seats.offsets) > 1:
-        raise UserError("carry_memory is for a single agent with frozen partners, not for a group.")
+        raise UserError("carry_memory is for one agent with frozen partners, not for a group that learns together.")
     mesh = None if host else mesh_of(run.devices, run.seeds, settings.batch_size_run)
     on_device = replace(run, seeds=run.seeds // mesh.size if mesh and run.n_seeds else run.seeds)
     scheme, axes = make_scheme(env.spec)

@@ -7,8 +7,6 @@ import os
 import re
 import signal
 import sys
-import threading
-from collections.abc import Iterator
 from typing import NoReturn
 
 import yaml
@@ -16,6 +14,7 @@ import yaml
 from omg import __version__, commands
 from omg.commands import SACRED_COMMANDS, TAKES_WORDS, VERBS
 from omg.config import CONFIG_DIR, DEFAULT_ALG, DEFAULT_ENV, Command, load, read_yaml, value_of
+from omg.utils.interrupts import raises
 from omg.utils.logging import say
 from omg.utils.settings import UserError, nearest, options_of
 
@@ -51,7 +50,8 @@ def main(arguments: list[str] | None = None) -> int:
         if command.help:
             return show_help(command)
         commands.module_of(command.verb)
-        with _ctrl_c_as_exception(command):
+        # `train` has nothing to save until it listens to signals itself; other commands tidy up.
+        with contextlib.nullcontext() if command.verb == "train" else raises(signal.SIGINT):
             return commands.run(command)
     except UserError as error:
         say(f"omg: {error}", "red")
@@ -80,19 +80,6 @@ def entry() -> NoReturn:
     if status == 130:
         os._exit(status)
     sys.exit(status)
-
-
-@contextlib.contextmanager
-def _ctrl_c_as_exception(command: Command) -> Iterator[None]:
-    """Python's own way, in which commands tidy up. `train` has nothing to save until it listens to signals itself."""
-    if command.verb == "train" or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def parse(words: list[str]) -> Command:

@@ -233,7 +233,7 @@ OTHER_VERBS = {
     "an unknown budget": (["workflow", "foraging", "--budget=huge"], "demo, small, paper"),
     "the options of a workflow": (
         ["workflow", "foraging", "--lr=1"],
-        "--budget, --engine, --gpus_per_run, --jobs, --local_results_path",
+        "--budget, --engine, --gpus_per_run, --jobs, --local_results_path, --ray_address, --run_dir",
     ),
     "no jobs": (["workflow", "foraging", "--jobs=0"], "1 or more"),
     "settings of omg list": (["list", "--lr=1"], "--lr has no effect here"),

@@ -112,7 +112,7 @@ def test_one_network_per_seat_learns_in_the_focal_agents_seat_only(three_forager
     assert build(configuration("1any2iql", "foraging", **own), partners).mac.group == (0,)
     with pytest.raises(UserError, match="shares one network"):
         build(configuration("1any2vdn", "foraging", **own), partners)
-    with pytest.raises(UserError, match="not for a group"):
+    with pytest.raises(UserError, match="not for a group that learns together"):
         build(configuration("1any2ppo", "foraging", carry_memory=True, **SMALL, **GROUP), partners)
 
 

@@ -76,10 +76,23 @@ def main(command: Command) -> int:
     if config["mongo_url"] and importlib.util.find_spec("pymongo") is None:
         raise UserError("--mongo_url needs pymongo: pip install pymongo.")
     check_tracker(config["tracker"])
-    return under_sacred(*prepare(config, new_folder(config)))
+    prepared_run = prepare(config, folder := new_folder(config))
+    with locked(folder):
+        if (folder / "config.yaml").exists():
+            raise UserError(f"another process has begun a run in {folder}: repeat the command with --resume.")
+        return under_sacred(*prepared_run)
 
 
 def resume(command: Command, folder: Path) -> int:
+    """Continues the run in a folder, which no other process may change from here on."""
+    if (folder / "summary.json").exists():
+        return _resume(command, folder)  # finished: nothing is written
+    check_writable(folder)
+    with locked(folder):
+        return _resume(command, folder)
+
+
+def _resume(command: Command, folder: Path) -> int:
     """Continues the run in a folder. The same settings are accepted again; settings that differ are refused by name."""
     load_plugins(command.imports)
     saved = configuration.read_yaml(folder / "config.yaml")
@@ -103,7 +116,6 @@ def resume(command: Command, folder: Path) -> int:
         say(f"the run in {folder} is finished: nothing to do.")
         print(folder)
         return 0
-    check_writable(folder)
     check_config(saved, folder)
     changed = {key: asked[key] for key in MAY_CHANGE if key in typed and key in asked}
     config = prepared(saved | changed | {"resume": True, "run_dir": str(folder)}, [])
@@ -171,6 +183,7 @@ def under_sacred(config: dict[str, Any], sacred_command: str | None, prepared_ru
         # Sacred imports pkg_resources, which warns that it is deprecated.
         warnings.simplefilter("ignore")
         from sacred import SETTINGS, Experiment
+        from sacred.observers import FileStorageObserver
 
     SETTINGS["CAPTURE_MODE"] = "no"
     SETTINGS["CONFIG"]["READ_ONLY_CONFIG"] = False
@@ -187,14 +200,6 @@ def under_sacred(config: dict[str, Any], sacred_command: str | None, prepared_ru
         experiment.run(sacred_command)
         return 0
     folder = prepared_run[1]
-    with locked(folder):
-        return _recorded(experiment, config, folder)
-
-
-def _recorded(experiment: Any, config: dict[str, Any], folder: Path) -> int:
-    """The run, with what Sacred records of it."""
-    from sacred.observers import FileStorageObserver
-
     experiment.observers.append(FileStorageObserver(folder / "sacred", copy_sources=False))
     if config["mongo_url"]:
         from sacred.observers import MongoObserver

@@ -195,9 +195,12 @@ class Foraging(MultiAgentEnv):
     def imagine(self, state: Any, described: np.ndarray) -> Any:
         food, agents = np.split(described.reshape(-1, 3) / self.scale, [self.settings.food])
         levels = food[:, 2].round()
-        nobody = np.zeros(len(agents), bool)
         return state._replace(
-            agents=agents[:, :2], loading=nobody, food=food[:, :2], food_level=levels, eaten=levels < 1
+            agents=agents[:, :2],
+            loading=np.zeros(len(agents), bool),
+            food=food[:, :2],
+            food_level=levels,
+            eaten=levels < 1,
         )
 
     def draw(self, state: Board) -> Scene:

@@ -145,7 +145,7 @@ class MatrixGame(MultiAgentEnv):
 
     def imagine(self, state: Any, described: np.ndarray) -> Any:
         last = described[self.n_states :].reshape(self.spec.n_agents, -1)
-        # At the start nobody has acted.
+        # At the start there is no last action.
         return state._replace(last_actions=np.where(last.max(-1) > 0.5, last.argmax(-1), -1))
 
     def draw(self, state: GameState) -> Scene:

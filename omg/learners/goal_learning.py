@@ -53,6 +53,8 @@ def read(path: Path, spec: Spec) -> Trajectories:
     file = path / FILE if path.is_dir() else path
     if not file.is_file():
         raise UserError(f"there are no trajectories in {path}: make some with omg collect --env-config=…")
+    if not file.with_suffix(".json").is_file():
+        raise UserError(f"{file} has no checksum (an earlier version made it): make it again with omg collect.")
     try:
         stored = json.loads(file.with_suffix(".json").read_text())["checksum"]
         if stored != checksum(file):

@@ -186,13 +186,14 @@ class Trainer:
         run, counters = self.run, self.counters
         counters.wall_seconds = time.perf_counter() - self.started
         counters.window = [np.asarray(x).tolist() for x in jax.tree.leaves(self.window)]
-        files = self.loop.learner.files(self.state.learner)
+        files = jax.device_get(self.loop.learner.files(self.state.learner))
+        networks = [tree for name, tree in files.items() if name != "opt"]
+        finite = all(np.isfinite(x).all() for x in jax.tree.leaves(networks))
         if run.save_replay_buffer and self.loop.replay_settings:
             kept = min(counters.episode, self.loop.buffer.buffer_size)
             files["replay"] = jax.tree.map(
                 lambda x: x[:kept] if self.n_seeds is None else x[:, :kept], self.state.replay
             )
-        finite = all(np.isfinite(x).all() for x in jax.tree.leaves(jax.device_get(self.state.learner.params)))
         if not finite and (apart := checkpoints.set_apart(self.folder / "checkpoints", self.folder / "last_finite")):
             say(f"weights are not finite any more. The last checkpoint before is kept in {apart}.", "yellow")
         manifest = {
@@ -232,7 +233,7 @@ class Trainer:
         """The counters, each seed's steps, and the sums since the last logged point."""
         manifest = checkpoint.manifest
         try:
-            counters = Counters(**fill_exactly(Counters, manifest["counters"], "counters.").__dict__)
+            counters = fill_exactly(Counters, manifest["counters"], "counters.")
             if min(v for v in asdict(counters).values() if isinstance(v, int)) < 0:
                 raise ValueError("negative counters")
             t_env = jnp.asarray(manifest["t_env_seeds"], jnp.int32).reshape(self.state.t_env.shape)

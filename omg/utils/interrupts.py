@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
+from collections.abc import Iterator
 from types import FrameType
 
 from omg.utils.logging import say
+
+
+@contextlib.contextmanager
+def raises(number: int) -> Iterator[None]:
+    """While entered, a signal raises KeyboardInterrupt, as Ctrl-C usually does in Python."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
 
 
 class Interrupts:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import signal
 import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from omg.utils import ray_engine
+from omg.utils.children import environment_of_child
 from omg.utils.files import write_json
+from omg.utils.interrupts import raises
 from omg.utils.logging import JobTable, say
 from omg.utils.ray_engine import RayOptions
 from omg.utils.settings import UserError
@@ -136,7 +136,7 @@ def _at_once(jobs: Sequence[Any], engine: Engine, folder: Path, record: Any, is_
     worst, stopped = 0, False
     for title in finished:
         table.update(title, "done")
-    with table, ThreadPoolExecutor(at_once) as executor, _sigterm_as_ctrl_c():
+    with table, ThreadPoolExecutor(at_once) as executor, raises(signal.SIGTERM):
         try:
             while pending or futures:
                 ready = [job for job in pending if set(job.after) <= finished] if not stopped else []
@@ -173,31 +173,17 @@ def _on_ray(job: Any, jobs: Sequence[Any], folder: Path, running: ray_engine.Run
 def _in_process(job: Any, folder: Path, running: list[subprocess.Popen], at_once: int) -> int:
     log = folder / f"{job.title}.log"
     say(f"{job.title}: omg {' '.join(job.words())} (see {log})", "bold")
-    # Processes that share a GPU allocate memory as they need it.
-    environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     with log.open("a") as file:
         command = [sys.executable, "-m", "omg", *job.words()]
         if job.command.verb == "pool":
             command.append(f"--jobs={at_once}")
         # In a session of its own: Ctrl-C reaches it once, from here.
         process = subprocess.Popen(
-            command, stdout=file, stderr=subprocess.STDOUT, env=environment, start_new_session=True,
-            preexec_fn=ray_engine.dies_with_parent,
+            command, stdout=file, stderr=subprocess.STDOUT, env=environment_of_child(),
+            start_new_session=True,
         )  # fmt: skip
         running.append(process)
         status = process.wait()
     if status:
         say(f"{job.title} ended with status {status}: see {log}.", "yellow")
     return status if status >= 0 else 128 - status
-
-
-@contextlib.contextmanager
-def _sigterm_as_ctrl_c() -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -8,7 +8,6 @@ are fetched back.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib.util
 import io
 import logging
@@ -23,6 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from omg.utils.children import environment_of_child
 from omg.utils.logging import say
 from omg.utils.settings import UserError
 
@@ -42,12 +42,6 @@ class Outcome(NamedTuple):
     node: str
     results: bytes | None
     """A tar file with the results, if the node does not share the folder."""
-
-
-def dies_with_parent() -> None:
-    """For a new process: it is killed when its parent ends, however that ends (Linux); signals reach it."""
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
 
 
 def connect(options: RayOptions) -> None:
@@ -114,7 +108,7 @@ class Task:
             ray.cancel(self.reference, force=False)
         try:
             return Outcome(*ray.get(self.reference))
-        except (ray.exceptions.RayError, ray.exceptions.RayTaskError) as error:
+        except ray.exceptions.RayError as error:
             with self.log.open("a") as file:
                 file.write(f"{error}\n")
             cancelled = isinstance(error, ray.exceptions.TaskCancelledError) or "KeyboardInterrupt" in str(error)
@@ -146,7 +140,7 @@ def _on_node(
     with path.open("a") as file:
         process = subprocess.Popen(
             [sys.executable, "-m", "omg", *words], cwd=folder, stdout=file, stderr=subprocess.STDOUT,
-            env=os.environ | environment | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}, preexec_fn=dies_with_parent,
+            env=environment_of_child() | environment,
         )  # fmt: skip
         status = None
         try:

@@ -1,5 +1,6 @@
 """The zoo: what is packed is found and whole; what was altered is refused."""
 
+import dataclasses
 import json
 import shutil
 
@@ -91,7 +92,7 @@ def test_no_training_member_is_an_unseen_one_under_another_name(packed):
     """Train and held-out sets are disjoint by checksum."""
     train, unseen, *_ = packed.members
     shutil.copy(packed.folder / train.file, packed.folder / unseen.file)
-    path = packed.folder / "pool.json"
-    path.write_text(path.read_text().replace(unseen.checksum, train.checksum))
+    packed.members[1] = dataclasses.replace(unseen, checksum=train.checksum)
+    packed.save()
     with pytest.raises(UserError, match="iql-2-10 is unseen and a training member"):
         Pool.load(packed.folder)
