@@ -21,7 +21,8 @@ from omg.components.layers import few_launches
 from omg.controllers.base import Controller, Params, uniform_over
 from omg.envs.multiagentenv import MultiAgentEnv, Spec, Timestep
 from omg.modules.agents import REGISTRY as agent_REGISTRY
-from omg.modules.agents import IDVRNNAgent, MixRNNAgent
+from omg.modules.agents import ConvRNNAgent, IDVRNNAgent, MixRNNAgent
+from omg.modules.agents.conv_rnn_agent import frames_of
 from omg.modules.am import REGISTRY as am_REGISTRY
 from omg.modules.am import Inferred, MixAM, Seen, check_model
 from omg.utils.settings import UserError, choose, fill, setting
@@ -73,6 +74,10 @@ class BasicMAC(Controller):
             raise UserError(
                 f"policy_model=mix_rnn mixes the embeddings of am_model=mix_am, not {self.settings.am_model}."
             )
+        if issubclass(self.agent_class, ConvRNNAgent) and not frames_of(spec.obs_layout):
+            raise UserError(
+                f"policy_model=conv_rnn needs frames, and observations of {spec.name} have none: use policy_model=rnn."
+            )
         self.obs_is_state = self.am.obs_is_state
         check_model(self.am, self.own_size, spec.state_size if self.obs_is_state else spec.obs_size)
         self.needs = self.am.needs
@@ -117,7 +122,8 @@ class BasicMAC(Controller):
 
     def new_network(self, outputs: int, key: Array) -> Any:
         """A network of the policy's architecture and inputs with this many outputs."""
-        return self.agent_class(self.input_size, outputs, self.spec.n_agents, self.agent_settings, key)
+        s = self.spec
+        return self.agent_class(self.input_size, outputs, s.n_agents, self.agent_settings, key, s.obs_layout)
 
     def init_params(self, key: Array) -> Params:
         k_agent, k_model = jax.random.split(key)

@@ -68,6 +68,12 @@ def _pettingzoo(env_args: Mapping[str, Any]) -> MultiAgentEnv:
     return PettingZooEnv(env_args)
 
 
+def _melting_pot(env_args: Mapping[str, Any]) -> MultiAgentEnv:
+    from omg.envs.melting_pot import MeltingPotEnv
+
+    return MeltingPotEnv(env_args)
+
+
 REGISTRY: dict[str, Callable[[Mapping[str, Any]], MultiAgentEnv]] = {
     "foraging": _foraging,
     "predator_prey": _predator_prey,
@@ -78,6 +84,7 @@ REGISTRY: dict[str, Callable[[Mapping[str, Any]], MultiAgentEnv]] = {
     "snowdrift": _snowdrift,
     "sc2": _sc2,
     "pettingzoo": _pettingzoo,
+    "melting_pot": _melting_pot,
 }
 
 

@@ -11,16 +11,20 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float, Int
 
 from omg.envs.multiagentenv import MultiAgentEnv, Spec, Storage, Timestep, check_game_type
 from omg.envs.packages import missing_package, silenced
+from omg.envs.pixels import PAINTS, STORAGE, frame
 from omg.utils.settings import UserError, choose, convert, nearest
 
 COOPERATIVE = {"MPE_simple_spread_v3", "MPE_simple_reference_v3", "MPE_simple_speaker_listener_v4", "switch_riddle"}
 COOPERATIVE |= {"HeuristicEnemySMAX", "hanabi", "overcooked", "overcooked_v2"}
 SEEN_WHOLE = {"overcooked", "coin_game", "MPE_simple_v3", "MPE_simple_tag_v3", "MPE_simple_spread_v3"}
 """Games in which nothing is out of an agent's sight (velocities may be)."""
+
+COIN_GAME = (3, 3, 4)
+"""The coin game's board: rows, columns and layers (players and coins of either colour)."""
 
 PRICE = 20
 """What a soup pays in Overcooked; both cooks may deliver one in the same step."""
@@ -43,7 +47,8 @@ class JaxMARLEnv(MultiAgentEnv):
 
     `env_args.name` is JaxMARL's name of the environment. `game_type` and `episode_limit` belong to this class.
     `layout` (Overcooked) and `scenario` (SMAX) may be names. `shaping` (Overcooked) is the weight of JaxMARL's shaped
-    rewards, which count for both cooks alike. All other settings are passed to JaxMARL.
+    rewards, which count for both cooks alike. With `pixels` agents see frames (Overcooked and the coin game). All other
+    settings are passed to JaxMARL.
     """
 
     def __init__(self, env_args: Mapping[str, Any]):
@@ -52,12 +57,22 @@ class JaxMARLEnv(MultiAgentEnv):
         limit = options.pop("episode_limit", None)
         self.cooks = name == "overcooked"
         self.shaping = convert(options.pop("shaping", 0.0), float, "env_args.shaping") if self.cooks else 0.0
+        pixels = convert(options.pop("pixels", False), bool, "env_args.pixels")
+        if pixels and name not in PAINTS:
+            raise UserError(f"env_args.pixels: {' and '.join(PAINTS)} have frames, {name} has none.")
+        self.paints = PAINTS[name] if pixels else ()
         self.game = _make(name, options)
         self.agents = list(self.game.agents)
         self.actions = [_n_actions(self.game.action_space(a), a, name) for a in self.agents]
         obs, state = _try(lambda: jax.eval_shape(self.game.reset, jax.random.key(0)), name)
         if not isinstance(obs, dict) or any(a not in obs for a in self.agents):
             raise UserError(f"JaxMARL's {name} is not supported: it does not return one observation per agent.")
+        shapes = {"overcooked": ("kitchen", obs[self.agents[0]].shape), "coin_game": ("board", COIN_GAME)}
+        self.grid = shapes[name][1] if name in shapes else None
+        layout = (shapes[name],) if name in shapes else ()
+        if pixels:
+            obs = {a: jax.eval_shape(self._frame, obs[a]) for a in self.agents}
+            layout = (("frame", obs[self.agents[0]].shape),)
         self.obs_sizes = [int(np.prod(obs[a].shape)) for a in self.agents]
         self.has_state = "world_state" in obs
         self.legal = _legal_actions(self.game, state)
@@ -66,12 +81,12 @@ class JaxMARLEnv(MultiAgentEnv):
         shape = obs["world_state"].shape if self.has_state else (len(self.agents) * obs_size,)
         dtype = obs[self.agents[0]].dtype.name
         small = dtype in ("int8", "uint8", "bool") and not self.has_state
-        storage = Storage(dtype if small else "float32")
+        storage = STORAGE if pixels else Storage(dtype if small else "float32")
         self.spec = Spec(
-            name, len(self.agents), n_actions, obs_size, int(np.prod(shape)), _limit(self.game, limit, name),
+            f"{name}_pixels" if pixels else name, len(self.agents), n_actions, obs_size, int(np.prod(shape)),
+            _limit(self.game, limit, name),
             check_game_type(game_type or ("cooperative" if name in COOPERATIVE else "mixed")), storage, storage,
-            (("kitchen", obs[self.agents[0]].shape),) if self.cooks else (),
-            partial=name not in SEEN_WHOLE,
+            layout, partial=name not in SEEN_WHOLE,
         )  # fmt: skip
         self.in_action_set = jnp.arange(n_actions) < jnp.array(self.actions)[:, None]
         _try(lambda: jax.eval_shape(self._first_step, jax.random.key(0)), name)
@@ -101,7 +116,8 @@ class JaxMARLEnv(MultiAgentEnv):
         return (game, t + 1, soups), self._timestep(game, obs, reward, terminated, alive, soups)
 
     def _timestep(self, game: Any, obs: dict, reward: Array, terminated: Array, alive: Array, soups: Array) -> Timestep:
-        rows = [obs[a].astype(jnp.float32).ravel() for a in self.agents]
+        seen = [self._frame(obs[a]) if self.paints else obs[a].astype(jnp.float32) for a in self.agents]
+        rows = [x.ravel() for x in seen]
         padded = jnp.stack([jnp.pad(row, (0, self.spec.obs_size - row.size)) for row in rows])
         return Timestep(
             obs=padded,
@@ -112,6 +128,9 @@ class JaxMARLEnv(MultiAgentEnv):
             alive=alive,
             info={"soups": soups} if self.cooks else {},
         )
+
+    def _frame(self, obs: Array) -> Float[Array, "high wide 3"]:
+        return frame(obs.astype(jnp.float32).reshape(self.grid), self.paints)
 
     def _available(self, game: Any) -> Array:
         if self.legal is None:

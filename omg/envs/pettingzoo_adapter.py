@@ -9,7 +9,8 @@ import contextlib
 import functools
 import importlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from omg.envs import trust
 from omg.envs.host import HostEnv
 from omg.envs.multiagentenv import MultiAgentEnv, check_game_type
 from omg.envs.packages import missing_package
-from omg.utils.settings import UserError
+from omg.utils.settings import UserError, convert
 
 if trust.in_current_folder("pettingzoo"):
     raise UserError("pettingzoo in the current folder hides the package PettingZoo: rename it or use another folder.")
@@ -109,25 +110,63 @@ class ToParallelEnv(ParallelEnv):
         """Does nothing: there is nothing to release."""
 
 
+class View:
+    """An agent's observation space as one vector.
+
+    Frames (three axes of bytes) come first, shrunk and between 0 and 1; everything else follows as it is.
+    """
+
+    def __init__(self, agent: str, space: Any, shrink: int, hidden: Collection[str] = ()):
+        self.shrink, self.is_dict = shrink, isinstance(space, gymnasium.spaces.Dict)
+        spaces = {k: v for k, v in space.spaces.items() if k not in hidden} if self.is_dict else {"": space}
+        for part in spaces.values():
+            if not isinstance(part, gymnasium.spaces.Box):
+                raise UserError(f"the observation space of {agent} is {space}; only Box and Dict of Box are supported.")
+        self.frames = [k for k, part in spaces.items() if len(part.shape) == 3 and part.dtype == np.uint8]
+        self.others = [k for k in spaces if k not in self.frames]
+        sizes = {k: shrunk(np.zeros(spaces[k].shape, np.uint8), shrink).shape for k in self.frames}
+        sizes |= {k: spaces[k].shape for k in self.others}
+        self.layout = tuple((k or "obs", sizes[k]) for k in (*self.frames, *self.others))
+        self.size = sum(int(np.prod(shape)) for _, shape in self.layout)
+
+    def vector(self, observation: Any) -> np.ndarray:
+        parts = observation if self.is_dict else {"": observation}
+        frames = [shrunk(np.asarray(parts[k]), self.shrink) for k in self.frames]
+        others = [np.asarray(parts[k], np.float32) for k in self.others]
+        return np.concatenate([part.ravel() for part in (*frames, *others)])
+
+
+def shrunk(pixels: np.ndarray, by: int) -> np.ndarray:
+    """A frame of bytes as colours between 0 and 1: means of `by` × `by` pixels. Its last rows and columns are repeated
+    where they do not suffice."""
+    height, width, channels = pixels.shape
+    pixels = np.pad(pixels, ((0, -height % by), (0, -width % by), (0, 0)), "edge").astype(np.float32)
+    blocks = pixels.reshape(-(-height // by), by, -(-width // by), by, channels)
+    return blocks.mean((1, 3)) / 255
+
+
 class PettingZooGame:
     """A parallel environment with discrete actions, with SMAC's interface.
 
-    Observations and action sets are padded to one size and masked.
+    Observations and action sets are padded to one size and masked. `shrink` is for frames; components of observations
+    in `hidden` are left out.
     """
 
-    def __init__(self, game: Any, episode_limit: int, seed: int = 0):
-        self.game, self.episode_limit, self._seed = game, episode_limit, seed
+    def __init__(self, game: Any, episode_limit: int, seed: int = 0, shrink: int = 1, hidden: Collection[str] = ()):
+        self.game, self.episode_limit, self._seed, self.shrink = game, episode_limit, seed, shrink
         self.names = list(game.possible_agents)
-        spaces = {name: (game.observation_space(name), game.action_space(name)) for name in self.names}
-        for name, (observations, actions) in spaces.items():
+        spaces = {name: game.action_space(name) for name in self.names}
+        for name, actions in spaces.items():
             if not isinstance(actions, gymnasium.spaces.Discrete):
                 raise UserError(f"the action space of {name} is {actions}; only discrete action spaces are supported.")
-            if not isinstance(observations, gymnasium.spaces.Box):
-                raise UserError(f"the observation space of {name} is {observations}; only Box is supported.")
-        self.actions = [int(actions.n) for _, actions in spaces.values()]
-        self.sizes = [int(np.prod(observations.shape)) for observations, _ in spaces.values()]
-        self.starts = [int(actions.start) for _, actions in spaces.values()]
-        self.n_actions, self.obs_size = max(self.actions), max(self.sizes)
+        if shrink < 1:
+            raise UserError(f"env_args.shrink takes a whole number from 1 on, not {shrink}.")
+        self.views = [View(name, game.observation_space(name), shrink, hidden) for name in self.names]
+        self.actions = [int(actions.n) for actions in spaces.values()]
+        self.starts = [int(actions.start) for actions in spaces.values()]
+        self.n_actions, self.obs_size = max(self.actions), max(view.size for view in self.views)
+        alike = all(view.layout == self.views[0].layout for view in self.views)
+        self.layout = self.views[0].layout if alike else ()
 
     def reset(self, key: Any = None) -> None:
         seed = self._seed if key is None else int(np.asarray(jax.random.key_data(key)).astype(np.uint32)[-1] >> 1)
@@ -159,11 +198,10 @@ class PettingZooGame:
 
     def get_obs(self) -> list[np.ndarray]:
         rows = []
-        for name, alive in zip(self.names, self.alive, strict=True):
+        for name, view, alive in zip(self.names, self.views, self.alive, strict=True):
             row = np.zeros(self.obs_size, np.float32)
             if alive and name in self.obs:
-                flat = np.asarray(self.obs[name], np.float32).ravel()
-                row[: flat.size] = flat
+                row[: view.size] = view.vector(self.obs[name])
             rows.append(row)
         return rows
 
@@ -205,12 +243,13 @@ def open_pettingzoo(env_args: Mapping[str, Any], seed: int) -> PettingZooGame:
     """Opens a parallel environment.
 
     Args:
-        env_args: `name` is a module with a `parallel_env` (mpe2.simple_tag_v3). `episode_limit` and `game_type` belong
-            to this adapter. All other settings are passed to `parallel_env`.
+        env_args: `name` is a module with a `parallel_env` (mpe2.simple_tag_v3). `episode_limit`, `game_type` and
+            `shrink` belong to this adapter. All other settings are passed to `parallel_env`.
         seed: the seed of the first episode.
     """
     settings = dict(env_args)
     name, limit = settings.pop("name", None), settings.pop("episode_limit", None)
+    shrink = convert(settings.pop("shrink", 1), int, "env_args.shrink")
     check_game_type(settings.pop("game_type", "mixed"))
     if not isinstance(name, str):
         raise UserError("env_args.name is missing: add with env_args.name=mpe2.simple_tag_v3.")
@@ -233,7 +272,7 @@ def open_pettingzoo(env_args: Mapping[str, Any], seed: int) -> PettingZooGame:
     limit = limit or settings.get("max_cycles") or getattr(game.unwrapped, "max_cycles", None)
     if not isinstance(limit, int) or limit < 1:
         raise UserError(f"{name} has no time limit: add with env_args.episode_limit=100.")
-    return PettingZooGame(game, limit, seed)
+    return PettingZooGame(game, limit, seed, shrink)
 
 
 @contextlib.contextmanager
@@ -255,5 +294,6 @@ class PettingZooEnv(HostEnv):
 
     def __init__(self, env_args: Mapping[str, Any]):
         env = open_pettingzoo(env_args, 0)
-        self.spec = self.sizes("pettingzoo", env, check_game_type(env_args.get("game_type", "mixed")))
+        sizes = self.sizes("pettingzoo", env, check_game_type(env_args.get("game_type", "mixed")))
+        self.spec = replace(sizes, obs_layout=env.layout)
         env.close()

@@ -39,6 +39,8 @@ ARCHITECTURE = (
     "obs_agent_id",
 )
 """The settings that a frozen policy needs to act."""
+CONVOLUTIONS = ("conv_channels", "conv_stride")
+"""Those that it needs besides, if it sees frames."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +181,8 @@ class Pool:
 
     def add_network(self, network: Any, config: Mapping[str, Any], **about: Any) -> None:
         """Writes one trained network, in half precision, and enters it in the manifest."""
-        architecture = {key: config[key] for key in ARCHITECTURE}
+        frames = CONVOLUTIONS if config["policy_model"] == "conv_rnn" else ()
+        architecture = {key: config[key] for key in (*ARCHITECTURE, *frames)}
         name = f"{about['algorithm']}-{about['seed']}-{about['steps']}"
         file = f"members/{name}.safetensors"
         path = self.folder / file

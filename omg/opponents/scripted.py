@@ -302,8 +302,10 @@ def rule_of(spec: Spec, name: str) -> Callable[..., Array]:
 
 def name_of(config: Mapping[str, Any]) -> str:
     """The name under which the scripted policies of an environment are registered: that of its spec."""
-    env = str(config.get("env"))
-    return str((config.get("env_args") or {}).get("name")) if env == "jaxmarl" else env
+    env, env_args = str(config.get("env")), config.get("env_args") or {}
+    if env != "jaxmarl":
+        return env
+    return f"{env_args.get('name')}_pixels" if env_args.get("pixels") else str(env_args.get("name"))
 
 
 SPLITS = {

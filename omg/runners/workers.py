@@ -50,7 +50,7 @@ class EnvLost(Exception):
 
 
 def open_env(recipe: Recipe) -> Any:
-    """An environment with SMAC's methods: SMAC's own, one of PettingZoo's, or one of ours behind its interface."""
+    """An environment with SMAC's methods: of SMAC, PettingZoo or Melting Pot, or one of ours behind its interface."""
     load_plugins(recipe.imports)
     for module in recipe.trusted:
         trust.allow(module)
@@ -60,6 +60,10 @@ def open_env(recipe: Recipe) -> Any:
         from omg.envs.pettingzoo_adapter import open_pettingzoo
 
         return open_pettingzoo(recipe.env_args, recipe.seed)
+    if recipe.env == "melting_pot":
+        from omg.envs.melting_pot import open_melting_pot
+
+        return open_melting_pot(recipe.env_args, recipe.seed)
     return to_smac(recipe.env, recipe.seed, **recipe.env_args)
 
 

@@ -29,7 +29,7 @@ def test_arguments_override_the_configuration():
         make("chicken", ronds=4)
 
 
-@pytest.mark.parametrize("name", sorted(set(available("envs")) - {"sc2", "sc2_beta"}))
+@pytest.mark.parametrize("name", sorted(set(available("envs")) - {"sc2", "sc2_beta", "melting_pot"}))
 def test_every_configuration_is_an_environment(name):
     config = read_yaml(available("envs")[name])
     spec = make(name).spec
@@ -104,6 +104,7 @@ def test_hanabi_terminates_within_its_default_time_limit(players):
         ("jaxmarl", None, "coin_game", "pip install jaxmarl"),
         ("jaxmarl", None, "predator_prey", "pip install jaxmarl"),
         ("pettingzoo", "omg.envs.pettingzoo_adapter", "pettingzoo", "pip install pettingzoo mpe2 "),
+        ("meltingpot", None, "melting_pot", "pip install shimmy dm-meltingpot"),
         ("smac", None, "sc2", "pip install git.https://github.com/oxwhirl/smac.git"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from omg.modules.agents.conv_rnn_agent import ConvRNNAgent
 from omg.modules.agents.idv_rnn_agent import IDVRNNAgent
 from omg.modules.agents.mix_rnn_agent import MixRNNAgent
 from omg.modules.agents.rnn_agent import AgentSettings, DuellingRNNAgent, RNNAgent
@@ -13,6 +14,7 @@ REGISTRY: dict[str, Any] = {
     "idv_rnn": IDVRNNAgent,
     "duelling_rnn": DuellingRNNAgent,
     "mix_rnn": MixRNNAgent,
+    "conv_rnn": ConvRNNAgent,
 }
 
-__all__ = ["REGISTRY", "Agent", "AgentSettings", "IDVRNNAgent", "MixRNNAgent", "RNNAgent"]
+__all__ = ["REGISTRY", "Agent", "AgentSettings", "ConvRNNAgent", "IDVRNNAgent", "MixRNNAgent", "RNNAgent"]

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from omg.modules.agents.rnn_agent import AgentSettings, RNNAgent
+from omg.modules.agents.rnn_agent import AgentSettings, Layout, RNNAgent
 
 
 class IDVRNNAgent(eqx.Module):
@@ -17,7 +17,9 @@ class IDVRNNAgent(eqx.Module):
 
     seats: RNNAgent
 
-    def __init__(self, input_size: int, n_actions: int, n_agents: int, settings: AgentSettings, key: Array):
+    def __init__(
+        self, input_size: int, n_actions: int, n_agents: int, settings: AgentSettings, key: Array, layout: Layout = ()
+    ):
         def one(k: Array) -> RNNAgent:
             return RNNAgent(input_size, n_actions, 1, settings, k)
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from omg.components.layers import Linear
-from omg.modules.agents.rnn_agent import AgentSettings, RNNAgent
+from omg.modules.agents.rnn_agent import AgentSettings, Layout, RNNAgent
 from omg.utils.settings import setting
 
 PARTS = 4
@@ -38,7 +38,15 @@ class MixRNNAgent(RNNAgent):
     gate: Linear
     size: int = eqx.field(static=True)
 
-    def __init__(self, input_size: int, n_actions: int, n_agents: int, settings: MixAgentSettings, key: Array):
+    def __init__(
+        self,
+        input_size: int,
+        n_actions: int,
+        n_agents: int,
+        settings: MixAgentSettings,
+        key: Array,
+        layout: Layout = (),
+    ):
         self.size = settings.mix_embed_dim
         k_agent, k_gate = jax.random.split(key)
         super().__init__(input_size - (PARTS - 1) * self.size, n_actions, n_agents, settings, k_agent)

@@ -14,6 +14,9 @@ from jaxtyping import Array, Float, Int
 from omg.components.layers import GRU, LSTM, LayerNorm, Linear
 from omg.utils.settings import setting
 
+Layout = tuple[tuple[str, tuple[int, ...]], ...]
+"""Names and shapes of an observation's components (`Spec.obs_layout`)."""
+
 
 @dataclass(frozen=True)
 class AgentSettings:
@@ -52,7 +55,9 @@ class RNNAgent(eqx.Module):
     norm_in: LayerNorm | None
     norm_out: LayerNorm | None
 
-    def __init__(self, input_size: int, n_actions: int, n_agents: int, settings: AgentSettings, key: Array):
+    def __init__(
+        self, input_size: int, n_actions: int, n_agents: int, settings: AgentSettings, key: Array, layout: Layout = ()
+    ):
         k_in, k_rnn, k_out = jax.random.split(key, 3)
         hidden, orthogonal = settings.rnn_hidden_dim, settings.init == "orthogonal"
         self.fc1 = Linear(input_size, hidden, k_in, math.sqrt(2) if orthogonal else None)

@@ -1,0 +1,86 @@
+"""Melting Pot through Shimmy, on a stand-in with the same interface: frames in, episodes and learning out."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from omg.cli import main
+from omg.envs import make
+from omg.envs.melting_pot import open_melting_pot
+from omg.envs.pettingzoo_adapter import shrunk
+from omg.utils.settings import UserError
+
+SUBSTRATE = {"substrate": "bright_cell", "episode_limit": 5}
+STAND_IN = "tests.envs.substrates"
+
+
+@pytest.fixture
+def stand_in(monkeypatch):
+    for name in ("shimmy", "meltingpot"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.delitem(sys.modules, STAND_IN, raising=False)
+    __import__(STAND_IN)
+
+
+def test_frames_are_shrunk_to_the_means_of_blocks():
+    pixels = np.zeros((4, 5, 1), np.uint8)
+    pixels[:2, :2, 0] = [[0, 255], [255, 0]]
+    pixels[:, 4] = 51
+    assert shrunk(pixels, 2)[..., 0].tolist() == [[0.5, 0, pytest.approx(0.2)], [0, 0, pytest.approx(0.2)]]
+    np.testing.assert_allclose(shrunk(pixels, 1) * 255, pixels)
+
+
+def test_an_agent_sees_its_frame_and_numbers_but_not_the_sum_of_rewards(stand_in):
+    spec = make("melting_pot", **SUBSTRATE).spec
+    assert spec.obs_layout == (("RGB", (3, 3, 3)), ("READY_TO_SHOOT", ()))
+    assert (spec.obs_size, spec.state_size, spec.n_actions, spec.episode_limit) == (28, 3 * 6 * 3, 4, 5)
+    game = open_melting_pot(SUBSTRATE, 0)
+    game.reset()
+    for player, obs in enumerate(game.get_obs()):
+        frame = obs[:27].reshape(3, 3, 3)
+        assert np.argmax(frame[1, :, 0]) == game.game.column
+        assert frame.max() == 1
+        assert frame.min() == pytest.approx(0.2)
+        assert obs[27] == player
+    np.testing.assert_array_equal(game.get_state().reshape(3, 6, 3)[:, :3], frame)
+
+
+def test_an_episode_ends_at_the_limit_with_each_players_rewards(stand_in):
+    game = open_melting_pot(SUBSTRATE, 0)
+    game.reset()
+    for step in range(5):
+        column = game.game.column
+        reward, ended, info = game.step([column, (column + 1) % 3])
+        assert (reward, ended) == (1, step == 4)
+        assert info["agent_rewards"].tolist() == [1, 0]
+    assert info["episode_limit"]
+
+
+def test_what_is_missing_is_said(stand_in, monkeypatch):
+    with pytest.raises(UserError, match=r"no substrate 'coin'. Did you mean 'coins'.*bright_cell, coins"):
+        make("melting_pot", substrate="coin")
+    with pytest.raises(UserError, match="shrink"):
+        make("melting_pot", **SUBSTRATE, shrink=0)
+    monkeypatch.setitem(sys.modules, "meltingpot", None)
+    with pytest.raises(UserError, match="pip install shimmy dm-meltingpot"):
+        make("melting_pot", **SUBSTRATE)
+
+
+def test_ppo_learns_from_frames(tmp_path, stand_in, capsys):
+    """Each of four environments runs in its own process, where the stand-in is imported, too."""
+    words = [
+        "train", f"--import={STAND_IN}", "--config=ppo", "--env-config=melting_pot", "--t_max=6000", "--seed=1",
+        "--runner=parallel", "--batch_size_run=4", "--rnn_hidden_dim=16", "--conv_channels=4", "--epochs=8",
+        "--lr=0.005", "--test_nepisode=8", "--test_interval=6000", f"--run_dir={tmp_path}/run",
+        "with", "env_args.substrate=bright_cell", "env_args.episode_limit=25",
+    ]  # fmt: skip
+    assert main(words) == 0
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["test_return_mean"] > 40, "chance gives 50 / 3"
+
+
+def test_policies_for_frames_refuse_environments_without_them(capsys):
+    assert main(["train", "--config=iql", "--env-config=foraging", "--policy_model=conv_rnn", "--t_max=10"]) == 2
+    assert "observations of foraging have none: use policy_model=rnn" in capsys.readouterr().err
