@@ -23,6 +23,7 @@ from omg.config import Command
 from omg.evaluation.figures import learning_curve
 from omg.evaluation.recording import check_render, record_focal, record_team
 from omg.evaluation.replay import save_replay
+from omg.training import hosts
 from omg.training.restore import check_seeds, load_learner, start_of
 from omg.training.settings import RunSettings
 from omg.training.trainer import Trainer
@@ -48,6 +49,7 @@ EXAMPLES = [
 MAY_CHANGE = (
     "run_dir", "resume", "evaluate", "local_results_path", "use_cuda", "debug", "compilation_cache", "use_tensorboard",
     "mongo_url", "tracker", "keep_checkpoints", "save_replay", "worker_timeout", "load_step", "devices",
+    "coordinator", "hosts", "host",
 )  # fmt: skip
 """Settings that may differ when a run is resumed: they do not change what is learned."""
 
@@ -61,11 +63,14 @@ def settings(command: Command) -> list[type]:
 def main(command: Command) -> int:
     if command.verb in SACRED_COMMANDS:
         return under_sacred(configure(command), command.verb, None)
+    hosts.join(command.get("coordinator"), command.get("hosts"), command.get("host"))
+    run_dir = command.get("run_dir")
+    if hosts.several() and not isinstance(run_dir, str):
+        raise UserError("several hosts need one folder that all of them can read: add --run_dir=DIR.")
     if command.get("resume"):
-        run_dir = command.get("run_dir")
         if not isinstance(run_dir, str):
             raise UserError("--resume needs to know which run: add --run_dir=DIR (a folder under results/).")
-        if (Path(run_dir) / "config.yaml").is_file():
+        if hosts.of_first((Path(run_dir) / "config.yaml").is_file()):
             return resume(command, Path(run_dir))
         if not command.config and not command.env_config:
             raise UserError(
@@ -76,7 +81,8 @@ def main(command: Command) -> int:
     if config["mongo_url"] and importlib.util.find_spec("pymongo") is None:
         raise UserError("--mongo_url needs pymongo: pip install pymongo.")
     check_tracker(config["tracker"])
-    prepared_run = prepare(config, folder := new_folder(config))
+    folder = new_folder(config) if hosts.leads() else hosts.own_folder(Path())
+    prepared_run = prepare(config, folder)
     with locked(folder):
         if (folder / "config.yaml").exists():
             raise UserError(f"another process has begun a run in {folder}: repeat the command with --resume.")
@@ -88,7 +94,7 @@ def resume(command: Command, folder: Path) -> int:
     if (folder / "summary.json").exists():
         return _resume(command, folder)  # finished: nothing is written
     check_writable(folder)
-    with locked(folder):
+    with locked(hosts.own_folder(folder)):
         return _resume(command, folder)
 
 
@@ -173,7 +179,7 @@ def prepare(
             )
         check_seeds(checkpoint, run.seeds)
         load_learner(experiment.loop, checkpoint)
-    make_folder(folder)
+    folder = make_folder(hosts.own_folder(folder))
     return config, None, (experiment, folder, checkpoint)
 
 
@@ -209,7 +215,8 @@ def under_sacred(config: dict[str, Any], sacred_command: str | None, prepared_ru
     logger.setLevel("DEBUG" if config["debug"] else "WARNING")
     experiment.logger = logger
     finished = experiment.run()
-    print(folder)
+    if hosts.leads():
+        print(folder)
     return int(finished.result or 0)
 
 
@@ -217,8 +224,9 @@ def train(experiment: Experiment, folder: Path, checkpoint: checkpoints.Checkpoi
     """A whole run. Returns the exit status."""
     run, spec = experiment.settings, experiment.spec
     say(f"{run.name} on {run.env_config}: {spec.n_agents} agents, {device.describe()}, in {folder}")
-    # Folder, resuming and devices are not part of the experiment: without them it can be repeated elsewhere.
-    config = experiment.config | {"run_dir": None, "resume": False, "devices": None}
+    # Folder, resuming, devices and hosts are not part of the experiment: without them it can be repeated elsewhere.
+    machines = dict.fromkeys(("devices", "coordinator", "hosts", "host"))
+    config = experiment.config | {"run_dir": None, "resume": False} | machines
     resume_at = None if not run.resume else (checkpoint.t_env if checkpoint else -1)
     tracker = make_tracker(run.tracker, folder, config)
     with Interrupts() as stop, Logger(folder, run.use_tensorboard, _run, resume_at, run.all_seeds, tracker) as logger:
@@ -238,7 +246,7 @@ def train(experiment: Experiment, folder: Path, checkpoint: checkpoints.Checkpoi
         )
     learning_curve(folder)
     if run.save_replay:
-        draw_replay(experiment, trainer.state.learner.params, folder)
+        draw_replay(experiment, hosts.fetch(trainer.state.learner.params), folder)
     # The summary marks the run as finished, so it comes last.
     write_json(folder / "summary.json", summary)
     show(summary)

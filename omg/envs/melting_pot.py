@@ -1,6 +1,6 @@
 """Melting Pot's substrates, through Shimmy's interface of PettingZoo.
 
-Agents see frames, and the global state is the frame of the whole world. Melting Pot draws its own random numbers: the
+Agents see frames, and the global state is a frame of the whole map. Melting Pot draws its own random numbers: the
 same seed does not give the same episode again.
 """
 

@@ -1,4 +1,4 @@
-"""One run on several devices of a machine: they share its seeds, or the parallel environments of a single seed."""
+"""One run on several devices: they share its seeds, or the parallel environments of a single seed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
+from omg.training import hosts
 from omg.utils import device
 from omg.utils.device import ENVS, SEEDS
 from omg.utils.logging import say
@@ -19,9 +20,14 @@ from omg.utils.settings import UserError
 def mesh_of(devices: int | str | None, seeds: int, envs: int) -> Mesh | None:
     """The devices over which the seeds of a run are spread, or with a single seed its parallel environments.
 
-    Every device gets as many as any other one: of 8 devices, 6 seeds use 6. None: the first device alone.
+    Every device gets as many as any other one: of 8 devices, 6 seeds use 6. None: the first device alone. Several hosts
+    use all of their devices.
     """
     there = jax.devices()
+    if hosts.several():
+        if seeds % len(there):
+            raise UserError(f"{len(there)} devices of {jax.process_count()} hosts cannot share {seeds} seeds equally.")
+        return Mesh(np.array(there), (SEEDS,))
     wanted = len(there) if devices == "all" else int(devices or 1)
     if wanted > len(there):
         raise UserError(f"devices is {wanted}, and there are {len(there)} here ({device.describe()}).")
@@ -72,9 +78,24 @@ class Devices:
 
         return on_all
 
+    def everywhere(self, values: Any) -> Any:
+        """Arrays that all hosts have alike, for a shared program."""
+        return jax.device_get(values) if hosts.several() else values
+
     def place(self, state: Any) -> Any:
         """Every device has its own seeds, or all have the same."""
+        if hosts.several():
+            return jax.tree.map(self._part, state)
         return state if self.mesh is None else jax.device_put(state, self._placed)
+
+    def _part(self, x: Any) -> Array:
+        """This host's part of an array that all hosts have whole."""
+        if isinstance(x, jax.Array) and not x.is_fully_addressable:
+            return x
+        if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
+            return jax.random.wrap_key_data(self._part(jax.random.key_data(x)))
+        whole = np.asarray(x)
+        return jax.make_array_from_callback(whole.shape, self._placed, lambda index: whole[index])
 
     @property
     def _placed(self) -> NamedSharding:

@@ -19,6 +19,7 @@ from jaxtyping import Array, Int
 from omg.components.episode_buffer import EpisodeBatch, ReplayBuffer
 from omg.learners.base import Learner, LearnerState, Metrics
 from omg.runners import EpisodeStats
+from omg.training import hosts
 from omg.training.devices import Devices
 from omg.training.settings import LoopSettings, ReplaySettings
 
@@ -75,7 +76,7 @@ class TrainingLoop:
         self.updates_per_iteration = replay.updates_per_iteration if replay else 1
         self.each = runner.each
         keys = jnp.stack([jax.random.key(seed) for seed in seeds])
-        self.keys = keys[0] if self.n_seeds is None else keys
+        self.keys = keys[0] if self.n_seeds is None else (self.devices.place(keys) if hosts.several() else keys)
         spec = runner.env.spec
         self.lengths = bucket_lengths(spec.episode_limit, settings.length_buckets)
         self.collected = runner.batch_size
@@ -119,10 +120,10 @@ class TrainingLoop:
 
     def _call(self, state: TrainState, totals: Totals, episode: int, iterations: int, number: int, test: bool):
         numbers = (np.int32(episode), np.int32(iterations), np.int32(number))
-        arguments = (state, totals, self.keys, *numbers, self.runner.policies)
+        arguments = (state, totals, self.keys, *numbers, self.devices.everywhere(self.runner.policies))
         if self.learner.mac.plans:
             return self.compiled(*arguments, test_mode=test)
-        return self.compiled(*arguments, jnp.asarray(test))
+        return self.compiled(*arguments, np.bool_(test))
 
     def no_totals(self) -> Totals:
         """Sums over no iterations."""
@@ -136,7 +137,7 @@ class TrainingLoop:
         played, totals = [], self.no_totals()
         for r in range(self.runner.rounds(episodes)):
             state, _, stats = self._call(state, totals, r * self.collected, 1, number, test=True)
-            played.append(jax.device_get(stats))
+            played.append(hosts.fetch(stats))
         return state, self._first_of(played, episodes)
 
     def evaluate(self, acting: Any, number: int, episodes: int) -> EpisodeStats:

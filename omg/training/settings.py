@@ -46,6 +46,11 @@ class RunSettings:
     devices: int | str | None = setting(
         None, "devices of this machine that one run uses: a number, or all; seeds are spread first, then environments"
     )
+    coordinator: str | None = setting(
+        None, "several hosts share the seeds of one run: address and port of the first, or auto (Slurm, MPI)"
+    )
+    hosts: int | None = setting(None, "how many hosts", above=0)
+    host: int | None = setting(None, "which of them this is: 0 to hosts-1", low=0)
     debug: bool = setting(False, "stop at the first loss that is not finite, log everything")
     compilation_cache: bool = setting(True, "keep compiled programs in the user's cache folder")
 

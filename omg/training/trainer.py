@@ -15,6 +15,7 @@ from jaxtyping import Array
 from omg.components.episode_buffer import EpisodeBatch
 from omg.evaluation.metrics import by_seed, over_seeds, summarise
 from omg.runners import EnvsFailed
+from omg.training import hosts
 from omg.training.loop import Totals, TrainingLoop, TrainState
 from omg.training.restore import load_learner
 from omg.training.settings import RunSettings
@@ -83,13 +84,14 @@ class Trainer:
             seconds_each = 0.0
             while True:
                 self._between_calls(progress)
-                if counters.t_env >= run.t_max or stop.received:
+                signalled = hosts.largest(stop.received or 0)
+                if counters.t_env >= run.t_max or signalled:
                     break
-                iterations = self._iterations(seconds_each)
+                iterations = hosts.of_first(self._iterations(seconds_each))
                 started = time.perf_counter()
                 before = self.window
                 self.state, window = loop.run(self.state, counters.episode, iterations, before)
-                self.window = jax.device_get(window)
+                self.window = hosts.fetch(window)
                 totals = jax.tree.map(np.subtract, self.window, before)
                 elapsed = time.perf_counter() - started
                 seconds_each = elapsed / iterations
@@ -98,11 +100,11 @@ class Trainer:
                 rate = counters.steps / max(counters.train_seconds, 1e-9)
                 focal = None if totals.focal_returns is None else _mean(totals.focal_returns, totals.episodes)
                 progress.update(counters.t_env, rate / run.seeds, _mean(totals.returns, totals.episodes), focal)
-            if not stop.received and self.tested_at != counters.t_env:
+            if not signalled and self.tested_at != counters.t_env:
                 self._log_point(self._test())
-            if run.save_model or stop.received:
+            if run.save_model or signalled:
                 self.save()
-        return stop.received
+        return signalled or None
 
     def run_safely(self, stop: Interrupts | None = None) -> int | None:
         """`train`; when all environments fail the run is saved first, and environments are always closed."""
@@ -186,26 +188,24 @@ class Trainer:
         run, counters = self.run, self.counters
         counters.wall_seconds = time.perf_counter() - self.started
         counters.window = [np.asarray(x).tolist() for x in jax.tree.leaves(self.window)]
-        files = jax.device_get(self.loop.learner.files(self.state.learner))
+        files = hosts.fetch(self.loop.learner.files(self.state.learner))
         networks = [tree for name, tree in files.items() if name != "opt"]
         finite = all(np.isfinite(x).all() for x in jax.tree.leaves(networks))
         if run.save_replay_buffer and self.loop.replay_settings:
             kept = min(counters.episode, self.loop.buffer.buffer_size)
-            files["replay"] = jax.tree.map(
-                lambda x: x[:kept] if self.n_seeds is None else x[:, :kept], self.state.replay
+            files["replay"] = hosts.fetch(
+                jax.tree.map(lambda x: x[:kept] if self.n_seeds is None else x[:, :kept], self.state.replay)
             )
         if not finite and (apart := checkpoints.set_apart(self.folder / "checkpoints", self.folder / "last_finite")):
             say(f"weights are not finite any more. The last checkpoint before is kept in {apart}.", "yellow")
         manifest = {
             "finite": finite,
             "counters": asdict(counters),
-            "t_env_seeds": np.asarray(self.state.t_env).reshape(-1).tolist(),
+            "t_env_seeds": hosts.fetch(self.state.t_env).reshape(-1).tolist(),
             "seeds": self.loop.seeds,
             "config": self.config,
         }
-        checkpoints.save(
-            self.folder / "checkpoints", counters.t_env, jax.device_get(files), manifest, run.keep_checkpoints
-        )
+        checkpoints.save(self.folder / "checkpoints", counters.t_env, files, manifest, run.keep_checkpoints)
 
     def _restore(self, checkpoint: checkpoints.Checkpoint, same_run: bool) -> None:
         """`same_run`: the run goes on. Otherwise a new run starts from the model and its steps."""
