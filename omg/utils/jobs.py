@@ -164,6 +164,7 @@ def _on_ray(job: Any, jobs: Sequence[Any], folder: Path, running: ray_engine.Run
     log = folder / f"{job.title}.log"
     say(f"{job.title}: omg {' '.join(job.words())} (on Ray; see {log})", "bold")
     needs = [folder / other.title for other in jobs if other.title in job.after]
+    needs += ray_engine.files_in(job.words())
     task = ray_engine.Task(job.words(), folder / job.title, needs, log, options)
     status = running.run(task)
     say(f"{job.title} ended with status {status} on {task.node or 'a node that was lost'}.", "yellow" if status else "")

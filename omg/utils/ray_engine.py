@@ -168,6 +168,20 @@ def packed(paths: Sequence[Path], root: Path | None = None) -> bytes:
     return data.getvalue()
 
 
+def files_in(words: Sequence[str]) -> list[Path]:
+    """Files and folders in or below the current folder that a command line names, and modules that it imports."""
+    found = []
+    for word, before in zip(words, ["", *words], strict=False):
+        key, _, value = word.rpartition("=")
+        if key in ("--run_dir", "--local_results_path"):
+            continue
+        path = Path(f"{value}.py" if "--import" in (key, before) and not value.endswith(".py") else value)
+        # A plain word is a name: of an environment, an algorithm, a task.
+        if ("/" in value or path.suffix) and path.exists() and path.resolve().is_relative_to(Path.cwd()):
+            found.append(path)
+    return found
+
+
 def relative_to(path: Path, root: Path) -> str:
     if not path.resolve().is_relative_to(root.resolve()):
         raise UserError(f"{path} is not inside {root}: nodes that do not share it cannot be sent it.")
