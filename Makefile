@@ -24,10 +24,10 @@ lint: setup
 	$(BIN)/mypy omg main.py
 
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 test-all: lint
-	XLA_FLAGS= $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m ''
+	XLA_FLAGS= $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder -m ''
 
 # The documentation as a site of plain files in site/, English and Chinese.
 docs: .venv-docs/.ready

@@ -60,6 +60,7 @@ def metrics(folder):
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_a_run_may_go_on_with_fewer_devices_and_with_more(spread, tmp_path):
     """Saved on eight devices, continued on one, saved, and continued on eight: the same as undisturbed, to rounding."""
     folder, _ = spread
@@ -77,6 +78,7 @@ def test_a_run_may_go_on_with_fewer_devices_and_with_more(spread, tmp_path):
         np.testing.assert_allclose(x, whole[name], rtol=2e-3, atol=2e-4, err_msg=name)
 
 
+@pytest.mark.slow
 def test_environments_on_four_devices_give_the_same_learning_curve(tmp_path):
     words = ["train", "--config=ppo", "--env-config=foraging", *SMALL, "--env_args.episode_limit=6", "--t_max=480"]
     words += ["--log_interval=48"]

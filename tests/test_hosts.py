@@ -65,6 +65,7 @@ def test_two_seeds_on_two_hosts_are_two_single_runs_and_resume_exactly(tmp_path)
         np.testing.assert_array_equal(again[name], x, err_msg=name)
 
 
+@pytest.mark.slow
 def test_ctrl_c_on_one_host_saves_and_stops_both(tmp_path):
     run = tmp_path / "run"
     processes = begin(*WORDS, "--t_max=100000000", "--log_interval=1000", "--seeds=2", f"--run_dir={run}")

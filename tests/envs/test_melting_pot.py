@@ -69,11 +69,11 @@ def test_what_is_missing_is_said(stand_in, monkeypatch):
 
 
 def test_ppo_learns_from_frames(tmp_path, stand_in, capsys):
-    """Each of four environments runs in its own process, where the stand-in is imported, too."""
+    """Each of two environments runs in its own process, where the stand-in is imported, too."""
     words = [
-        "train", f"--import={STAND_IN}", "--config=ppo", "--env-config=melting_pot", "--t_max=6000", "--seed=1",
-        "--runner=parallel", "--batch_size_run=4", "--rnn_hidden_dim=16", "--conv_channels=4", "--epochs=8",
-        "--lr=0.005", "--test_nepisode=8", "--test_interval=6000", f"--run_dir={tmp_path}/run",
+        "train", f"--import={STAND_IN}", "--config=ppo", "--env-config=melting_pot", "--t_max=3000", "--seed=1",
+        "--runner=parallel", "--batch_size_run=2", "--rnn_hidden_dim=16", "--conv_channels=4", "--epochs=8",
+        "--lr=0.005", "--test_nepisode=8", "--test_interval=3000", f"--run_dir={tmp_path}/run",
         "with", "env_args.substrate=bright_cell", "env_args.episode_limit=25",
     ]  # fmt: skip
     assert main(words) == 0

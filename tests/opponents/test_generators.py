@@ -65,6 +65,7 @@ def test_generated_members_meet_only_their_own_partners(meeting, name):
     assert found[~np.eye(3, dtype=bool)].max() < 0.3
 
 
+@pytest.mark.slow
 def test_without_the_weight_of_cross_play_all_members_learn_the_same(meeting):
     generator = Generator("brdiv", meeting, CONFIG, GeneratorSettings(pool_population=3, pool_cross_play=0.0))
     networks, returns = generate(generator, 1, 8000, lambda *_: None)
