@@ -1,6 +1,6 @@
 """What several devices and Ray give and cost, on this machine.
 
-`python benchmarks/machines.py devices` compares one simulated device of the CPU with two, for seeds and for environments.
+`python benchmarks/machines.py devices` compares one simulated device of the CPU with two: seeds, and environments.
 `python benchmarks/machines.py transfers` counts what eight devices would have to send to each other in an iteration.
 `python benchmarks/machines.py ray [--runs=64]` times so many tiny runs in a shell loop, two at once, and on Ray.
 """
@@ -44,6 +44,7 @@ def transfers() -> None:
     """Collective operations in the compiled program of one seed whose environments are on eight devices."""
     os.environ.update(simulated(8))
     sys.path.insert(0, str(ROOT))
+    import jax
     import numpy as np
 
     from omg.build import build
@@ -66,7 +67,7 @@ def transfers() -> None:
         for kind, size, line in sent:
             place = re.search(r'op_name="([^"]*)"', line)
             print(f"  {kind} {size:,} bytes {place.group(1)[-100:] if place else ''}")
-        parameters = sum(x.nbytes for x in __import__("jax").tree.leaves(state.learner.params))
+        parameters = sum(x.nbytes for x in jax.tree.leaves(state.learner.params))
         print(f"  parameters: {parameters:,} bytes")
 
 
