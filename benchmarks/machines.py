@@ -1,7 +1,7 @@
 """What several devices and Ray give and cost, on this machine.
 
 `python benchmarks/machines.py devices` compares one simulated device of the CPU with two: seeds, and environments.
-`python benchmarks/machines.py transfers` counts what eight devices would have to send to each other in an iteration.
+`python benchmarks/machines.py transfers` lists what eight devices would send to each other, each operation once.
 `python benchmarks/machines.py ray [--runs=64]` times so many tiny runs in a shell loop, two at once, and on Ray.
 """
 
@@ -21,7 +21,21 @@ ROOT = Path(__file__).parents[1]
 PPO = ["--config=ppo", "--env-config=foraging", "--batch_size_run=64"]
 TINY = ["--config=iql", "--env-config=two_step", "--t_max=64", "--test_nepisode=4", "--use_tensorboard=false"]
 SENDS = ("all-reduce", "all-gather", "all-to-all", "collective-permute", "reduce-scatter")
-BYTES = {"f32": 4, "s32": 4, "u32": 4, "pred": 1, "f16": 2, "bf16": 2, "s8": 1, "u8": 1, "f64": 8, "s64": 8}
+BYTES = {
+    "f32": 4,
+    "s32": 4,
+    "u32": 4,
+    "pred": 1,
+    "f16": 2,
+    "bf16": 2,
+    "s8": 1,
+    "u8": 1,
+    "f64": 8,
+    "s64": 8,
+    "u64": 8,
+    "u16": 2,
+    "s16": 2,
+}
 
 
 def simulated(devices: int) -> dict[str, str]:
@@ -41,7 +55,7 @@ def devices() -> None:
 
 
 def transfers() -> None:
-    """Collective operations in the compiled program of one seed whose environments are on eight devices."""
+    """Collective operations in the compiled program, each counted once (`while` in a name: once in every round)."""
     os.environ.update(simulated(8))
     sys.path.insert(0, str(ROOT))
     import jax

@@ -30,6 +30,7 @@ from omg.opponents.seating import SPLITS_OF, SeatingSettings, seat
 from omg.runners import REGISTRY as r_REGISTRY
 from omg.runners import HostRunner, PolicyGroup, TeamRunner, focal_scheme
 from omg.runners.workers import Recipe
+from omg.training import hosts
 from omg.training.devices import mesh_of
 from omg.training.host_loop import HostLoop
 from omg.training.loop import TrainingLoop
@@ -265,8 +266,9 @@ def build(
     env = make_env(config)
     if isinstance(env, HostEnv) and not host:
         raise UserError(f"{run.env} runs outside the compiled program: set --runner=episode or --runner=parallel.")
-    if host and (run.seeds > 1 or run.devices is not None):
-        raise UserError(f"runner: {run.runner} trains one seed at a time, on one device: --seeds=1 without --devices.")
+    if host and (run.seeds > 1 or run.devices is not None or run.coordinator):
+        raise UserError(f"runner: {run.runner} trains one seed at a time, on one device: no --seeds, no --devices.")
+    hosts.check(run.coordinator, run.devices)
     if focal:
         # The seating comes first: a missing pool is the likeliest mistake.
         groups, algorithms = stand_ins.groups if stand_ins else None, list(configuration.available("algs"))
@@ -303,7 +305,7 @@ def build(
     buffer = ReplayBuffer(scheme, axes, stored * runner.batch_size, env.spec.episode_limit + 1)
     if replay:
         buffer = _within_limit(buffer, replay.buffer_gib, runner.batch_size)
-    _check_memory(buffer, on_device.seeds if device.separate() else run.seeds, replay is not None)
+    _check_memory(buffer, on_device.seeds if device.separate() else hosts.share(run.seeds), replay is not None)
     loop = (HostLoop if host else TrainingLoop)(runner, buffer, learner, settings, run.all_seeds, replay, mesh)
     if replay and loop.sampled > buffer.buffer_size:
         raise UserError(
@@ -337,11 +339,10 @@ def _check_memory(buffer: ReplayBuffer, seeds: int, replay: bool) -> None:
     each = buffer.bytes_per_episode() * seeds
     needed, free = each * buffer.buffer_size, device.free_memory()
     if needed > free:
-        gib = 2**30
         what, setting = ("replay buffer", "buffer_size") if replay else ("collection", "batch_size_run")
         raise UserError(
-            f"the {what} does not fit: {buffer.buffer_size} episodes take {needed / gib:.1f} GiB and "
-            f"{free / gib:.1f} GiB are free. The largest that fits is --{setting}={int(0.8 * free // each)}."
+            f"the {what} does not fit: {buffer.buffer_size} episodes take {needed / 2**30:.1f} GiB and "
+            f"{free / 2**30:.1f} GiB are free. The largest that fits is --{setting}={int(0.8 * free // each)}."
         )
 
 

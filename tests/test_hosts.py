@@ -56,6 +56,9 @@ def test_two_seeds_on_two_hosts_are_two_single_runs_and_resume_exactly(tmp_path)
     for place, seed in enumerate((1, 2)):
         for name, x in networks(omg(tmp_path / str(seed), *WORDS, f"--seed={seed}")).items():
             np.testing.assert_array_equal(whole[name][place], x, err_msg=name)
+    printed = together(*WORDS, *seeds, status=2)
+    assert "already holds a run" in printed[0], "the first host says what is wrong"
+    assert "another host could not go on" in printed[1]
     (run / "summary.json").unlink()
     for later in ("64", "96"):
         shutil.rmtree(run / "checkpoints" / later)

@@ -11,7 +11,7 @@ import pytest
 
 from omg.cli import main
 from omg.utils import checkpoints
-from omg.utils.ray_engine import files_in, packed, unpack
+from omg.utils.ray_engine import packed, unpack
 from omg.utils.settings import UserError
 
 pytestmark = pytest.mark.slow
@@ -113,14 +113,3 @@ def test_folders_travel_where_none_is_shared(tmp_path, monkeypatch):
     assert (tmp_path / "other/a/b/file").read_text() == "content"
     with pytest.raises(UserError, match="is not inside"):
         packed([Path("/tmp")])
-
-
-def test_files_that_a_command_names_travel_with_it(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for name in ("pools/mine", "foraging", "results/run"):
-        (tmp_path / name).mkdir(parents=True)
-    for name in ("mine.yaml", "corridor.py"):
-        (tmp_path / name).touch()
-    words = ["train", "--import", "corridor", "--config=mine.yaml", "--env-config=foraging", "--pool=pools/mine"]
-    words += ["--run_dir=results/run", "--lr=0.1", "--checkpoint_path=/tmp"]
-    assert [str(path) for path in files_in(words)] == ["corridor.py", "mine.yaml", "pools/mine"]

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import logging
 import warnings
+from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,8 @@ MAY_CHANGE = (
     "coordinator", "hosts", "host",
 )  # fmt: skip
 """Settings that may differ when a run is resumed: they do not change what is learned."""
+Prepared = tuple[dict[str, Any], None, tuple[Experiment, Path, checkpoints.Checkpoint | None]]
+"""What `under_sacred` takes for a run."""
 
 
 def settings(command: Command) -> list[type]:
@@ -81,25 +84,39 @@ def main(command: Command) -> int:
     if config["mongo_url"] and importlib.util.find_spec("pymongo") is None:
         raise UserError("--mongo_url needs pymongo: pip install pymongo.")
     check_tracker(config["tracker"])
-    folder = new_folder(config) if hosts.leads() else hosts.own_folder(Path())
-    prepared_run = prepare(config, folder)
-    with locked(folder):
-        if (folder / "config.yaml").exists():
-            raise UserError(f"another process has begun a run in {folder}: repeat the command with --resume.")
+    with ExitStack() as stack:
+        with hosts.all_or_none():
+            folder = new_folder(config) if hosts.leads() else hosts.own_folder(Path())
+            prepared_run = prepare(config, folder)
+            stack.enter_context(locked(folder))
+            if (folder / "config.yaml").exists():
+                raise UserError(f"another process has begun a run in {folder}: repeat the command with --resume.")
         return under_sacred(*prepared_run)
 
 
 def resume(command: Command, folder: Path) -> int:
     """Continues the run in a folder, which no other process may change from here on."""
-    if (folder / "summary.json").exists():
-        return _resume(command, folder)  # finished: nothing is written
-    check_writable(folder)
-    with locked(hosts.own_folder(folder)):
-        return _resume(command, folder)
+    with ExitStack() as stack:
+        with hosts.all_or_none():
+            # Nothing is written into the folder of a finished run.
+            if not (folder / "summary.json").exists():
+                stack.enter_context(locked(check_writable(hosts.own_folder(folder))))
+            run = _resumed(command, folder)
+        at = run[2][2].t_env if run and run[2][2] else -1
+        if hosts.largest(hosts.of_first(at) != at):
+            raise UserError(f"the hosts do not see the same checkpoints in {folder}.")
+        if run:
+            return under_sacred(*run)
+    say(f"the run in {folder} is finished: nothing to do.")
+    print(folder)
+    return 0
 
 
-def _resume(command: Command, folder: Path) -> int:
-    """Continues the run in a folder. The same settings are accepted again; settings that differ are refused by name."""
+def _resumed(command: Command, folder: Path) -> Prepared | None:
+    """The run in a folder; None if it is finished.
+
+    The same settings are accepted again; settings that differ are refused by name.
+    """
     load_plugins(command.imports)
     saved = configuration.read_yaml(folder / "config.yaml")
     trust_modules(command, saved)
@@ -119,13 +136,11 @@ def _resume(command: Command, folder: Path) -> int:
             f"(from its model: --checkpoint_path={folder})."
         )
     if (folder / "summary.json").exists():
-        say(f"the run in {folder} is finished: nothing to do.")
-        print(folder)
-        return 0
+        return None
     check_config(saved, folder)
     changed = {key: asked[key] for key in MAY_CHANGE if key in typed and key in asked}
     config = prepared(saved | changed | {"resume": True, "run_dir": str(folder)}, [])
-    return under_sacred(*prepare(config, folder))
+    return prepare(config, folder)
 
 
 def check_config(saved: dict[str, Any], folder: Path) -> None:
@@ -158,9 +173,7 @@ def new_folder(config: dict[str, Any]) -> Path:
     return check_writable(folder)
 
 
-def prepare(
-    config: dict[str, Any], folder: Path
-) -> tuple[dict[str, Any], None, tuple[Experiment, Path, checkpoints.Checkpoint | None]]:
+def prepare(config: dict[str, Any], folder: Path) -> Prepared:
     """Checks and builds everything before a folder exists."""
     config, notices = args_sanity_check(config)
     for notice in notices:
@@ -207,7 +220,7 @@ def under_sacred(config: dict[str, Any], sacred_command: str | None, prepared_ru
         return 0
     folder = prepared_run[1]
     experiment.observers.append(FileStorageObserver(folder / "sacred", copy_sources=False))
-    if config["mongo_url"]:
+    if config["mongo_url"] and hosts.leads():
         from sacred.observers import MongoObserver
 
         experiment.observers.append(MongoObserver(url=config["mongo_url"]))
@@ -228,14 +241,16 @@ def train(experiment: Experiment, folder: Path, checkpoint: checkpoints.Checkpoi
     machines = dict.fromkeys(("devices", "coordinator", "hosts", "host"))
     config = experiment.config | {"run_dir": None, "resume": False} | machines
     resume_at = None if not run.resume else (checkpoint.t_env if checkpoint else -1)
-    tracker = make_tracker(run.tracker, folder, config)
+    tracker = make_tracker(run.tracker if hosts.leads() else None, folder, config)
     with Interrupts() as stop, Logger(folder, run.use_tensorboard, _run, resume_at, run.all_seeds, tracker) as logger:
         if not (folder / "config.yaml").exists():
             write_text(folder / "config.yaml", yaml.safe_dump(config, sort_keys=False))
         trainer = Trainer(experiment.loop, run, config, folder, logger, checkpoint)
         stopped_by = trainer.run_safely(stop)
         if stopped_by is not None:
-            say(f"stopped at {trainer.counters.t_env:,} steps. To continue: omg train --resume --run_dir={folder}")
+            hosts.part()
+            home = run.run_dir or folder
+            say(f"stopped at {trainer.counters.t_env:,} steps. To continue: omg train --resume --run_dir={home}")
             return 128 + stopped_by
         summary = trainer.summary()
     if not summary["updates"]:
@@ -249,6 +264,7 @@ def train(experiment: Experiment, folder: Path, checkpoint: checkpoints.Checkpoi
         draw_replay(experiment, hosts.fetch(trainer.state.learner.params), folder)
     # The summary marks the run as finished, so it comes last.
     write_json(folder / "summary.json", summary)
+    hosts.part()
     show(summary)
     return 0
 

@@ -22,7 +22,7 @@ from omg.controllers.base import Controller, Params, uniform_over
 from omg.envs.multiagentenv import MultiAgentEnv, Spec, Timestep
 from omg.modules.agents import REGISTRY as agent_REGISTRY
 from omg.modules.agents import ConvRNNAgent, IDVRNNAgent, MixRNNAgent
-from omg.modules.agents.conv_rnn_agent import frames_of
+from omg.modules.agents.conv_rnn_agent import frames_in
 from omg.modules.am import REGISTRY as am_REGISTRY
 from omg.modules.am import Inferred, MixAM, Seen, check_model
 from omg.utils.settings import UserError, choose, fill, setting
@@ -74,7 +74,7 @@ class BasicMAC(Controller):
             raise UserError(
                 f"policy_model=mix_rnn mixes the embeddings of am_model=mix_am, not {self.settings.am_model}."
             )
-        if issubclass(self.agent_class, ConvRNNAgent) and not frames_of(spec.obs_layout):
+        if issubclass(self.agent_class, ConvRNNAgent) and not frames_in(spec.obs_layout):
             raise UserError(
                 f"policy_model=conv_rnn needs frames, and observations of {spec.name} have none: use policy_model=rnn."
             )

@@ -1,6 +1,6 @@
 """Melting Pot's substrates, through Shimmy's interface of PettingZoo.
 
-Agents see frames, and the global state is a frame of the whole map. Melting Pot draws its own random numbers: the
+Agents see frames, and the global state is a frame of the whole map. Melting Pot samples its own random numbers: the
 same seed does not give the same episode again.
 """
 
@@ -17,10 +17,10 @@ from omg.envs.host import HostEnv
 from omg.envs.multiagentenv import check_game_type
 from omg.envs.packages import missing_package
 from omg.envs.pettingzoo_adapter import PettingZooGame, shrunk
-from omg.utils.settings import UserError, fill_exactly, nearest
+from omg.utils.settings import UserError, fill_exactly, nearest, setting
 
-INSTALL = "pip install shimmy dm-meltingpot"
-WORLD = "WORLD.RGB"
+INSTALL = "pip install 'shimmy<2.1' dm-meltingpot"
+WHOLE_MAP = "WORLD.RGB"
 NOT_FOR_AGENTS = ("COLLECTIVE_REWARD",)
 """Melting Pot shows agents the sum of all rewards, and allows no policy to use it."""
 
@@ -30,7 +30,7 @@ class MeltingPotSettings:
     """The settings in `env_args`. The environment configuration melting_pot.yaml explains them."""
 
     substrate: str = "prisoners_dilemma_in_the_matrix__repeated"
-    episode_limit: int = 1000
+    episode_limit: int = setting(1000, "the time limit in steps", above=0)
     shrink: int = 8
     game_type: str = "mixed"
 
@@ -39,14 +39,11 @@ class Substrate(PettingZooGame):
     """A substrate with SMAC's interface."""
 
     def get_state(self) -> np.ndarray:
-        return shrunk(self._world(), self.shrink).ravel()
-
-    def _world(self) -> np.ndarray:
-        return np.asarray(self.game.state()[0][WORLD])
+        return shrunk(np.asarray(self.game.state()[0][WHOLE_MAP]), self.shrink).ravel()
 
     def get_env_info(self) -> dict[str, int]:
-        self.game.reset()
-        return super().get_env_info() | {"state_shape": self.get_state().size}
+        whole_map = shrunk(np.zeros(self.game.state_space.shape, np.uint8), self.shrink)
+        return super().get_env_info() | {"state_shape": whole_map.size}
 
 
 def open_melting_pot(env_args: Mapping[str, Any], seed: int) -> Substrate:
@@ -57,7 +54,7 @@ def open_melting_pot(env_args: Mapping[str, Any], seed: int) -> Substrate:
             raise UserError(f"{package} in the current folder hides the package: rename it or use another folder.")
     try:
         import meltingpot
-        from shimmy import MeltingPotCompatibilityV0
+        import shimmy
     except ImportError as error:
         raise missing_package("Melting Pot", error.name or "shimmy", INSTALL) from error
     known = sorted(meltingpot.substrate.SUBSTRATES)
@@ -65,7 +62,10 @@ def open_melting_pot(env_args: Mapping[str, Any], seed: int) -> Substrate:
         raise UserError(
             f"Melting Pot has no substrate {s.substrate!r}.{nearest(s.substrate, known)} Known: {', '.join(known)}."
         )
-    game = MeltingPotCompatibilityV0(substrate_name=s.substrate, max_cycles=s.episode_limit)
+    try:
+        game = shimmy.MeltingPotCompatibilityV0(substrate_name=s.substrate, max_cycles=s.episode_limit)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"this version of Shimmy cannot open Melting Pot ({error}): {INSTALL}.") from error
     return Substrate(game, s.episode_limit, seed, s.shrink, NOT_FOR_AGENTS)
 
 

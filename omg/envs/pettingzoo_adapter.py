@@ -35,6 +35,9 @@ except ImportError as error:
     ) from error
 
 
+MASK = "action_mask"
+
+
 class ToParallelEnv(ParallelEnv):
     """One of our environments as a `ParallelEnv`. The info of an agent has its available actions as `action_mask`.
 
@@ -97,7 +100,7 @@ class ToParallelEnv(ParallelEnv):
 
     def _infos(self, names: list[str]) -> dict[str, dict]:
         masks = self._timestep.avail_actions.astype(np.int8)
-        return {name: {"action_mask": masks[self.possible_agents.index(name)]} for name in names}
+        return {name: {MASK: masks[self.possible_agents.index(name)]} for name in names}
 
     def state(self) -> np.ndarray:
         return np.asarray(self._timestep.state, np.float32)
@@ -118,22 +121,26 @@ class View:
 
     def __init__(self, agent: str, space: Any, shrink: int, hidden: Collection[str] = ()):
         self.shrink, self.is_dict = shrink, isinstance(space, gymnasium.spaces.Dict)
-        spaces = {k: v for k, v in space.spaces.items() if k not in hidden} if self.is_dict else {"": space}
-        for part in spaces.values():
-            if not isinstance(part, gymnasium.spaces.Box):
+        shown = space.spaces if self.is_dict else {"": space}
+        spaces = {k: v for k, v in shown.items() if k not in (MASK, *hidden)}
+        for one in spaces.values():
+            if not isinstance(one, gymnasium.spaces.Box):
                 raise UserError(f"the observation space of {agent} is {space}; only Box and Dict of Box are supported.")
-        self.frames = [k for k, part in spaces.items() if len(part.shape) == 3 and part.dtype == np.uint8]
+        self.frames = [k for k, one in spaces.items() if len(one.shape) == 3 and one.dtype == np.uint8]
         self.others = [k for k in spaces if k not in self.frames]
+        smallest = min((n for k in self.frames for n in spaces[k].shape[:2]), default=shrink)
+        if not 1 <= shrink <= smallest:
+            raise UserError(f"env_args.shrink takes a number from 1 to {smallest} here, not {shrink}.")
         sizes = {k: shrunk(np.zeros(spaces[k].shape, np.uint8), shrink).shape for k in self.frames}
         sizes |= {k: spaces[k].shape for k in self.others}
         self.layout = tuple((k or "obs", sizes[k]) for k in (*self.frames, *self.others))
         self.size = sum(int(np.prod(shape)) for _, shape in self.layout)
 
     def vector(self, observation: Any) -> np.ndarray:
-        parts = observation if self.is_dict else {"": observation}
-        frames = [shrunk(np.asarray(parts[k]), self.shrink) for k in self.frames]
-        others = [np.asarray(parts[k], np.float32) for k in self.others]
-        return np.concatenate([part.ravel() for part in (*frames, *others)])
+        shown = observation if self.is_dict else {"": observation}
+        frames = [shrunk(np.asarray(shown[k]), self.shrink) for k in self.frames]
+        others = [np.asarray(shown[k], np.float32) for k in self.others]
+        return np.concatenate([x.ravel() for x in (*frames, *others)])
 
 
 def shrunk(pixels: np.ndarray, by: int) -> np.ndarray:
@@ -159,8 +166,6 @@ class PettingZooGame:
         for name, actions in spaces.items():
             if not isinstance(actions, gymnasium.spaces.Discrete):
                 raise UserError(f"the action space of {name} is {actions}; only discrete action spaces are supported.")
-        if shrink < 1:
-            raise UserError(f"env_args.shrink takes a whole number from 1 on, not {shrink}.")
         self.views = [View(name, game.observation_space(name), shrink, hidden) for name in self.names]
         self.actions = [int(actions.n) for actions in spaces.values()]
         self.starts = [int(actions.start) for actions in spaces.values()]
@@ -211,11 +216,13 @@ class PettingZooGame:
     def get_avail_actions(self) -> np.ndarray:
         """`[agent, action]`: the agent's action set, restricted by its `action_mask` if it has one.
 
-        Agents that are done have only action 0.
+        The mask is in the agent's info or in its observation. Agents that are done have only action 0.
         """
         available = np.arange(self.n_actions) < np.array(self.actions)[:, None]
         for i, name in enumerate(self.names):
-            mask = self.infos.get(name, {}).get("action_mask")
+            mask = self.infos.get(name, {}).get(MASK)
+            if mask is None and self.views[i].is_dict:
+                mask = self.obs.get(name, {}).get(MASK)
             if mask is not None and np.any(mask):
                 available[i, : self.actions[i]] &= np.asarray(mask, bool)
             if not self.alive[i]:

@@ -47,7 +47,7 @@ class RunSettings:
         None, "devices of this machine that one run uses: a number, or all; seeds are spread first, then environments"
     )
     coordinator: str | None = setting(
-        None, "several hosts share the seeds of one run: address and port of the first, or auto (Slurm, MPI)"
+        None, "several hosts share the seeds of one run: address and port of the first, or auto (Slurm, Open MPI)"
     )
     hosts: int | None = setting(None, "how many hosts", above=0)
     host: int | None = setting(None, "which of them this is: 0 to hosts-1", low=0)

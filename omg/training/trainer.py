@@ -196,12 +196,19 @@ class Trainer:
             files["replay"] = hosts.fetch(
                 jax.tree.map(lambda x: x[:kept] if self.n_seeds is None else x[:, :kept], self.state.replay)
             )
+        t_env = hosts.fetch(self.state.t_env)
+        with hosts.all_or_none():
+            if hosts.leads():
+                self._write(files, finite, t_env)
+
+    def _write(self, files: dict[str, Any], finite: bool, t_env: np.ndarray) -> None:
+        run, counters = self.run, self.counters
         if not finite and (apart := checkpoints.set_apart(self.folder / "checkpoints", self.folder / "last_finite")):
             say(f"weights are not finite any more. The last checkpoint before is kept in {apart}.", "yellow")
         manifest = {
             "finite": finite,
             "counters": asdict(counters),
-            "t_env_seeds": hosts.fetch(self.state.t_env).reshape(-1).tolist(),
+            "t_env_seeds": t_env.reshape(-1).tolist(),
             "seeds": self.loop.seeds,
             "config": self.config,
         }
@@ -226,8 +233,9 @@ class Trainer:
                 say("the checkpoint has no replay buffer: it is filled again, so the resume is not exact.")
                 self.counters.forgotten += self.counters.episode
                 self.counters.episode = 0
+        state = TrainState(learner, replay, t_env)
         # Copied onto the device: the compiled loop overwrites its arguments.
-        self.state = self.loop.place(jax.tree.map(jnp.array, TrainState(learner, replay, t_env)))
+        self.state = self.loop.place(state if hosts.several() else jax.tree.map(jnp.array, state))
 
     def _counted(self, checkpoint: checkpoints.Checkpoint, same_run: bool) -> tuple[Counters, Array, Totals]:
         """The counters, each seed's steps, and the sums since the last logged point."""

@@ -37,6 +37,12 @@ class RayOptions(NamedTuple):
     gpus: float
 
 
+PATHS = ("import", "pool", "checkpoint_path", "vae_path", "goals_path", "trajectories")
+"""Settings whose values are files or folders."""
+LONGEST = 250
+"""Characters of a path; longer values are lists."""
+
+
 class Outcome(NamedTuple):
     status: int
     node: str
@@ -172,13 +178,16 @@ def files_in(words: Sequence[str]) -> list[Path]:
     """Files and folders in or below the current folder that a command line names, and modules that it imports."""
     found = []
     for word, before in zip(words, ["", *words], strict=False):
-        key, _, value = word.rpartition("=")
-        if key in ("--run_dir", "--local_results_path"):
+        key, _, value = word.partition("=") if "=" in word else (before, "", word)
+        key = key.lstrip("-")
+        if key in ("run_dir", "local_results_path") or len(value) > LONGEST:
             continue
-        path = Path(f"{value}.py" if "--import" in (key, before) and not value.endswith(".py") else value)
-        # A plain word is a name: of an environment, an algorithm, a task.
-        if ("/" in value or path.suffix) and path.exists() and path.resolve().is_relative_to(Path.cwd()):
-            found.append(path)
+        module = value.removesuffix(".py").replace(".", "/")
+        for path in [Path(f"{module}.py"), Path(module)] if key == "import" else [Path(value)]:
+            # Elsewhere a plain word is a name: of an environment, an algorithm, a task.
+            named = key in PATHS or "/" in value or path.suffix
+            if named and path.exists() and path.resolve().is_relative_to(Path.cwd()):
+                found.append(path)
     return found
 
 

@@ -18,6 +18,7 @@ class MeltingPotCompatibilityV0:
         self.substrate_name, self.max_cycles = substrate_name, max_cycles
         self.possible_agents = ["player_0", "player_1"]
         self.agents = list(self.possible_agents)
+        self.state_space = Box(0, 255, (3 * CELL, 6 * CELL, 3), np.uint8)
         self.random = np.random.default_rng()
 
     def observation_space(self, agent):

@@ -104,7 +104,7 @@ def test_hanabi_terminates_within_its_default_time_limit(players):
         ("jaxmarl", None, "coin_game", "pip install jaxmarl"),
         ("jaxmarl", None, "predator_prey", "pip install jaxmarl"),
         ("pettingzoo", "omg.envs.pettingzoo_adapter", "pettingzoo", "pip install pettingzoo mpe2 "),
-        ("meltingpot", None, "melting_pot", "pip install shimmy dm-meltingpot"),
+        ("meltingpot", None, "melting_pot", "pip install 'shimmy<2.1' dm-meltingpot"),
         ("smac", None, "sc2", "pip install git.https://github.com/oxwhirl/smac.git"),
     ],
 )

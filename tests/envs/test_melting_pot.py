@@ -10,6 +10,7 @@ from omg.cli import main
 from omg.envs import make
 from omg.envs.melting_pot import open_melting_pot
 from omg.envs.pettingzoo_adapter import shrunk
+from omg.runners.workers import reset
 from omg.utils.settings import UserError
 
 SUBSTRATE = {"substrate": "bright_cell", "episode_limit": 5}
@@ -58,13 +59,27 @@ def test_an_episode_ends_at_the_limit_with_each_players_rewards(stand_in):
     assert info["episode_limit"]
 
 
+def test_an_episode_begins_with_what_is_seen_in_it(stand_in):
+    """As the runners reset an environment: frame and global state show the same bright cell."""
+    game = open_melting_pot(SUBSTRATE, 0)
+    for _ in range(5):
+        shown = reset(game, None)
+        np.testing.assert_array_equal(shown.state.reshape(3, 6, 3)[:, :3], shown.obs[0, :27].reshape(3, 3, 3))
+
+
 def test_what_is_missing_is_said(stand_in, monkeypatch):
     with pytest.raises(UserError, match=r"no substrate 'coin'. Did you mean 'coins'.*bright_cell, coins"):
         make("melting_pot", substrate="coin")
-    with pytest.raises(UserError, match="shrink"):
-        make("melting_pot", **SUBSTRATE, shrink=0)
+    for shrink in (0, 25):
+        with pytest.raises(UserError, match="shrink takes a number from 1 to 24"):
+            make("melting_pot", **SUBSTRATE, shrink=shrink)
+    with pytest.raises(UserError, match="episode_limit"):
+        make("melting_pot", substrate="coins", episode_limit=0)
+    monkeypatch.delattr(sys.modules["shimmy"], "MeltingPotCompatibilityV0")
+    with pytest.raises(UserError, match=r"this version of Shimmy cannot open Melting Pot.*shimmy<2.1"):
+        make("melting_pot", **SUBSTRATE)
     monkeypatch.setitem(sys.modules, "meltingpot", None)
-    with pytest.raises(UserError, match="pip install shimmy dm-meltingpot"):
+    with pytest.raises(UserError, match=r"pip install .shimmy<2.1. dm-meltingpot"):
         make("melting_pot", **SUBSTRATE)
 
 

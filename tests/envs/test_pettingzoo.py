@@ -157,6 +157,27 @@ def test_an_agent_that_terminates_while_the_other_is_truncated_is_dead():
     assert game.get_alive().tolist() == [False, True], "the first agent terminated, the second was truncated"
 
 
+class Masked(Duel):
+    """Observations as in the games of PettingZoo's classic family: with the mask of the available actions."""
+
+    def observation_space(self, agent):
+        import gymnasium
+
+        mask = gymnasium.spaces.Box(0, 1, (self.spaces[agent][1].n,), np.int8)
+        return gymnasium.spaces.Dict({"observation": self.spaces[agent][0], "action_mask": mask})
+
+    def _obs(self):
+        masks = {"big": [0, 1, 0, 1], "small": [0, 1]}
+        return {a: {"observation": x, "action_mask": np.array(masks[a])} for a, x in super()._obs().items()}
+
+
+def test_masks_in_observations_are_masks_and_no_input():
+    game = PettingZooGame(Masked(), 4)
+    game.reset()
+    assert [row.tolist() for row in game.get_obs()] == [[0.5] * 4, [0.5] * 3 + [0]]
+    assert game.get_avail_actions().tolist() == [[False, True, False, True], [False, True, False, False]]
+
+
 @pytest.mark.parametrize("runner", ["episode", "parallel"])
 def test_runners_record_the_episodes_of_pettingzoo(runner):
     settings = {"name": "mpe2.simple_tag_v3", "max_cycles": 6}

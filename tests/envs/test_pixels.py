@@ -7,7 +7,7 @@ import pytest
 
 from omg.components.episode_buffer import make_scheme
 from omg.envs import make
-from omg.envs.pixels import KITCHEN, ONION, OWN, TILE, frame
+from omg.envs.pixels import KITCHEN, ONION, OWN, SOUP, TILE, frame
 from omg.opponents.scripted import name_of, rule_of
 from omg.utils.settings import UserError
 
@@ -50,6 +50,20 @@ def test_a_kitchen_by_hand():
     assert cook[0, 1].tolist() == [20, 20, 20]
     assert cook[2, 2].tolist() == [*OWN]
     assert (pot[0] == ONION).all(-1).tolist() == [True, True, False]
+
+
+def test_pots_by_hand():
+    """Half of the cooking time is left; then the soup is done."""
+    layers = np.zeros((1, 2, 26), np.float32)
+    layers[0, 0, [10, 18, 20]] = 1, 3, 10
+    layers[0, 1, [10, 18, 21]] = 1, 3, 1
+    seen = np.round(np.asarray(frame(jnp.array(layers), KITCHEN)) * 255)
+    cooking, done = seen[:, :TILE], seen[:, TILE:]
+    assert (cooking[0] == ONION).all()
+    assert (done[0] == ONION).all()
+    assert cooking[2].tolist() == [[145, 60, 53]] * 3, "between the pot's colour and red"
+    assert cooking[1, 1].tolist() == done[2, 0].tolist() == [60, 60, 66]
+    assert done[1, 1].tolist() == [*SOUP]
 
 
 def test_frames_are_stored_as_bytes_without_loss():

@@ -39,12 +39,12 @@ class Frame(eqx.Module):
         self.start, self.shape, self.stride = start, shape, settings.conv_stride
         k_first, k_second = jax.random.split(key)
         channels, gain = settings.conv_channels, math.sqrt(2) if settings.init == "orthogonal" else None
-        self.first = Linear(self.width**2 * shape[-1], channels, k_first, gain)
+        self.first = Linear(self.patch**2 * shape[-1], channels, k_first, gain)
         self.second = Linear(3 * 3 * channels, 2 * channels, k_second, gain)
 
     @property
-    def width(self) -> int:
-        """Of the first convolution's neighbourhood: no pixel is skipped."""
+    def patch(self) -> int:
+        """The height and width of the first convolution's neighbourhoods: no pixel is skipped."""
         return max(3, self.stride)
 
     @property
@@ -59,7 +59,7 @@ class Frame(eqx.Module):
     def features(self, inputs: Float[Array, "*rows input"]) -> Float[Array, "*rows feature"]:
         rows = inputs.shape[:-1]
         pixels = inputs[..., self.start : self.start + self.size].reshape(*rows, *self.shape)
-        x = jax.nn.relu(self.first(neighbourhoods(pixels, self.width, self.stride)))
+        x = jax.nn.relu(self.first(neighbourhoods(pixels, self.patch, self.stride)))
         x = jax.nn.relu(self.second(neighbourhoods(x, 3, 1)))
         return x.reshape(*rows, -1)
 
@@ -75,7 +75,7 @@ class ConvRNNAgent(RNNAgent):
         self, input_size: int, n_actions: int, n_agents: int, settings: ConvSettings, key: Array, layout: Layout
     ):
         k_agent, k_frames = jax.random.split(key)
-        places = frames_of(layout)
+        places = frames_in(layout)
         keys = jax.random.split(k_frames, len(places))
         self.frames = [Frame(start, shape, settings, k) for (start, shape), k in zip(places, keys, strict=True)]
         more = sum(frame.n_features - frame.size for frame in self.frames)
@@ -83,11 +83,11 @@ class ConvRNNAgent(RNNAgent):
 
     def encode(self, inputs: Float[Array, "*rows input"]) -> Float[Array, "*rows encoded"]:
         """The inputs with features in the place of frames."""
-        parts, at = [], 0
+        columns, at = [], 0
         for frame in self.frames:
-            parts += [inputs[..., at : frame.start], frame.features(inputs)]
+            columns += [inputs[..., at : frame.start], frame.features(inputs)]
             at = frame.start + frame.size
-        return jnp.concatenate([*parts, inputs[..., at:]], -1)
+        return jnp.concatenate([*columns, inputs[..., at:]], -1)
 
     def step(self, inputs, hidden, seats=None):
         return super().step(self.encode(inputs), hidden, seats)
@@ -99,7 +99,7 @@ class ConvRNNAgent(RNNAgent):
         return super().consider(self.encode(own), latents, hidden, horizon, present)
 
 
-def frames_of(layout: Layout) -> list[tuple[int, tuple[int, ...]]]:
+def frames_in(layout: Layout) -> list[tuple[int, tuple[int, ...]]]:
     """The frames in an observation: where each begins, and its shape."""
     found: list[tuple[int, tuple[int, ...]]] = []
     at = 0

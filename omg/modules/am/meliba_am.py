@@ -33,7 +33,7 @@ class MeLIBASettings:
     am_hidden_dim: int = setting(64, "units of the agent model's memory", above=0)
     am_loss_coef: float = setting(1.0, "weight of the agent model's own loss", low=0)
     meliba_latent_dim: int = setting(8, "MeLIBA: size of each of the two latents", above=0)
-    meliba_beta: float = setting(0.01, "MeLIBA: weight of the KL terms", low=0)
+    meliba_beta: float = setting(0.001, "MeLIBA: weight of the KL terms", low=0)
 
 
 class MeLIBANetwork(eqx.Module):
