@@ -15,11 +15,13 @@ import jax
 import jax.numpy as jnp
 
 from omg.config import env_label, env_words
+from omg.envs.grid import GOAL_SIZE
 from omg.envs.multiagentenv import Spec
 from omg.modules.am import REGISTRY as am_REGISTRY
 from omg.modules.am.omg_am import OMGAM, OMGSettings
 from omg.modules.entities import Entities
 from omg.modules.goal_sets import GoalSettings, GoalSpace, event_size
+from omg.modules.intentions import IntentionSpace
 from omg.modules.slot_goals import SlotSpace
 from omg.modules.vae import VAE
 from omg.opponents import scripted, zoo
@@ -121,6 +123,9 @@ def _goal_card(spec: Spec, config: Mapping[str, Any]) -> Card:
     s = fill(GoalSettings, config)
     if s.goal_form == "slots":
         return _env_of(config) | {"goal_form": s.goal_form, "size": Entities(spec).n}
+    if s.goal_form == "intentions":
+        sizes = {"size": Entities(spec).groups, "n_actions": spec.n_actions, "n_intentions": s.n_intentions}
+        return _env_of(config) | {"goal_form": s.goal_form} | sizes
     window = s.goal_window if s.goal_form == "trajectory" else 1
     return _env_of(config) | {
         "goal_form": s.goal_form,
@@ -141,9 +146,12 @@ def build_vae(card: Card, key: jax.Array) -> VAE:
     return VAE(card["size"], card["vae_hidden_dim"], card["vae_latent_dim"], key)
 
 
-def build_goals(card: Card, key: jax.Array) -> GoalSpace | SlotSpace:
+def build_goals(card: Card, key: jax.Array) -> GoalSpace | SlotSpace | IntentionSpace:
     if card["goal_form"] == "slots":
         return SlotSpace(jnp.zeros(card["size"], jnp.int32))
+    if card["goal_form"] == "intentions":
+        types = card["size"]
+        return IntentionSpace(card["n_intentions"], GOAL_SIZE + types, types, card["n_actions"], key)
     vae = VAE(card["size"], card["vae_hidden_dim"], card["goal_latent_dim"], key)
     return GoalSpace(vae, jnp.zeros((card["n_goal_clusters"], card["goal_latent_dim"])), card["goal_form"])
 
@@ -165,7 +173,7 @@ def home(name: str, config: Mapping[str, Any]) -> Path:
 
 def find(
     name: str, spec: Spec, config: Mapping[str, Any], saved: checkpoints.Checkpoint | None = None
-) -> VAE | GoalSpace | SlotSpace:
+) -> VAE | GoalSpace | SlotSpace | IntentionSpace:
     """The artifact inside a saved model, the one at `vae_path`/`goals_path`, or the newest one that fits."""
     kind, wanted = TYPES[name], card_of(name, spec, config)
     if saved is not None and f"{name}.safetensors" in saved.manifest["files"]:
@@ -195,7 +203,9 @@ def _changed(kind: ArtifactType, config: Mapping[str, Any]) -> str:
     """Settings that differ from their defaults, as command-line options, so that what is made fits."""
     usual: dict[str, Any] = {"pool": None, "obs_is_state": False, "vae_latent_dim": 64, "vae_hidden_dim": 128}
     usual |= {"local_results_path": "results"}
-    usual |= {f.name: f.default for f in fields(GoalSettings) if f.name.startswith(("goal_", "n_goal_"))}
+    usual |= {
+        f.name: f.default for f in fields(GoalSettings) if f.name.startswith(("goal_", "n_goal_", "n_intentions"))
+    }
     return "".join(f" --{key}={config[key]}" for key, value in usual.items() if config.get(key, value) != value)
 
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import shutil
 import signal
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -65,6 +70,20 @@ def scripted_return(env: MultiAgentEnv, policy: str, episodes: int = 512) -> flo
     return float(env.spec.team_reward(stats.agent_returns).mean())
 
 
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], Path]) -> Path:
+    """What `make` makes in a new folder; the processes of one run of the suite share it, and the first one makes it."""
+    base = factory.getbasetemp()
+    folder = (base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / f"shared_{name}"
+    with (folder.parent / f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        note = folder / "made"
+        if not note.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            note.write_text(str(make(folder)))
+        return Path(note.read_text())
+
+
 def interrupt_at(monkeypatch: pytest.MonkeyPatch, t_env: int) -> None:
     """Ctrl-C in the middle of a training run, as soon as it has counted `t_env` environment steps."""
     count = Trainer._count
@@ -79,4 +98,4 @@ def interrupt_at(monkeypatch: pytest.MonkeyPatch, t_env: int) -> None:
     monkeypatch.setattr(Trainer, "_count", then_interrupt)
 
 
-__all__ = ["configuration", "interrupt_at", "learn", "make", "scripted_return", "test_returns", "train"]
+__all__ = ["configuration", "interrupt_at", "learn", "made_once", "make", "scripted_return", "test_returns", "train"]

@@ -20,10 +20,11 @@ from omg.controllers.scripted_controller import ScriptedMAC
 from omg.envs import MultiAgentEnv
 from omg.envs.host import HostEnv
 from omg.evaluation.figures import goal_figure, vae_figures
-from omg.learners import AM_REGISTRY, goal_learning
+from omg.learners import AM_REGISTRY, goal_learning, intention_learning
 from omg.learners.am_learner import VAESettings
 from omg.modules.am.omg_am import Encoded, OMGSettings
 from omg.modules.goal_sets import GoalSettings, GoalSpace
+from omg.modules.intentions import IntentionSpace, entity_goals, tables_of
 from omg.modules.slot_goals import learn_types
 from omg.opponents import random_action
 from omg.opponents.pool import PoolSettings
@@ -95,8 +96,10 @@ def pretrain_goals(config: dict[str, Any]) -> Path:
     # Goals are learned from what HOP's networks see.
     played = played._replace(obs=np.asarray(env.own_first(jnp.asarray(played.obs))))
     if g.goal_form == "slots":
-        types, found = learn_types(env.spec, *played)
+        types, found = learn_types(env.spec, *played[:3])
         return save("goals", types, card, config, s, [], found)
+    if g.goal_form == "intentions":
+        return pretrain_intentions(env, played, card, config)
     rows, reward = goal_learning.events(played, g.goal_form, card["goal_window"], env.spec.episode_limit)
     if len(rows) < g.n_goal_clusters:
         raise UserError(
@@ -121,6 +124,29 @@ def pretrain_goals(config: dict[str, Any]) -> Path:
     title = f"goals of {config['env_config']}"
     goal_figure(folder / "goals.png", np.asarray(latents), reward, np.asarray(goals), title)
     return folder
+
+
+def pretrain_intentions(
+    env: MultiAgentEnv, played: goal_learning.Trajectories, card: Any, config: dict[str, Any]
+) -> Path:
+    """Learns intentions, and to compare a model of the same actions without goals."""
+    g, s = fill(GoalSettings, config), fill(VAESettings, config)
+    key, goals, curve = jax.random.key(config["seed"]), entity_goals(env), list[dict[str, float]]()
+    play, held_out = intention_learning.split(played)
+    models = {"intentions": (g.n_intentions, g.goal_hazard), "without": (1, 1.0)}
+    spaces = list[IntentionSpace]()
+    for name, (codes, hazard) in models.items():
+        with ProgressReport(f"{config['env_config']}, {name}", s.vae_updates, unit="updates") as progress:
+
+            def report(done: int, metrics: dict[str, float], progress=progress, name=name) -> None:
+                curve.append({"updates": done, "model": name, **metrics})
+                progress.update(done)
+
+            start = IntentionSpace(codes, goals.size, goals.n_types, env.spec.n_actions, key)
+            spaces.append(intention_learning.learn(start, goals, play, hazard, s, key, report))
+    types = np.asarray(tables_of(env.spec))
+    summary = intention_learning.measured(spaces[0], spaces[1], goals, types, held_out, g.goal_hazard)
+    return save("goals", spaces[0], card, config, s, curve, summary)
 
 
 def train(start: Any, rows: np.ndarray, s: VAESettings, key: jax.Array, title: str) -> tuple[Any, list[dict]]:

@@ -20,6 +20,8 @@ OUT_OF_SIGHT = 20.0
 """The distance in steps of a goal that an agent does not see."""
 SPREAD = 3.0
 """Standard deviation of a goal type's utility among particles."""
+ACCIDENT = 0.1
+"""How likely an agent reaches a goal that it did not pursue, compared with its own."""
 
 
 class Preferences(NamedTuple):
@@ -85,6 +87,12 @@ def explained(
     posterior = joint * likelihood[..., None, :]
     total = posterior.sum((-2, -1), keepdims=True)
     return jnp.where(total > 0, posterior / jnp.where(total > 0, total, 1.0), joint)
+
+
+def of_reaching(reached: Int[Array, "*rows"], goals: int) -> Float[Array, "*rows goal"]:
+    """The likelihood of reaching this goal (-1: none) given the goal that the agent pursued."""
+    hit = (1 - ACCIDENT) * jax.nn.one_hot(reached, goals) + ACCIDENT
+    return jnp.where((reached >= 0)[..., None], hit, 1.0)
 
 
 def chosen_again(

@@ -26,6 +26,7 @@ from omg.envs.multiagentenv import MultiAgentEnv, Timestep
 from omg.modules.co_player import CoPlayerModel
 from omg.modules.goal_sets import EnvGoals, Event, GoalSet, GoalSettings, GoalSpace, LearnedGoals
 from omg.modules.hop_models import HopModels
+from omg.modules.intentions import IntentionSpace, entity_goals
 from omg.modules.slot_goals import SlotGoals, SlotSpace
 from omg.utils.settings import UserError, fill, setting
 
@@ -46,9 +47,6 @@ class HopSettings(PlanningSettings, GoalSettings, HandOverSettings):
     preference_particles: int = setting(128, "goal_memory preferences: number of possible preferences", above=0)
     preference_forgetting: float = setting(
         0.05, "goal_memory preferences: probability of another co-player in the next episode", low=0, high=1
-    )
-    goal_hazard: float = setting(
-        0.02, "goal_memory preferences: probability per step that a goal is given up for another", low=0, high=1
     )
     likelihood_epsilon: float = setting(
         0.05, "likelihood smoothing: weight of the uniform distribution over available actions", low=0, high=1
@@ -93,7 +91,7 @@ class HopMAC(Controller):
         self,
         env: MultiAgentEnv,
         config: Mapping[str, Any],
-        space: GoalSpace | SlotSpace | None = None,
+        space: GoalSpace | SlotSpace | IntentionSpace | None = None,
         oracle: Callable[[Array], Array] | None = None,
     ):
         """`oracle` maps a co-player's observation to the goal it pursues; it replaces inference in comparisons."""
@@ -107,6 +105,8 @@ class HopMAC(Controller):
         goals: GoalSet = EnvGoals(env)
         if isinstance(space, SlotSpace):
             goals = SlotGoals(env, space)
+        elif isinstance(space, IntentionSpace):
+            goals = entity_goals(env)
         elif space is not None:
             goals = LearnedGoals(env, space, s.goal_window)
         self.models = HopModels(env, goals, s.hop_hidden_dim, s.use_goals)
@@ -118,7 +118,9 @@ class HopMAC(Controller):
         self.first_prior = known / known.sum()
         """The belief over the goal types of a co-player that was never met."""
         self.preferences: preferences.Preferences | None = None
-        if s.goal_memory == "preferences" and goals.n:
+        if isinstance(space, IntentionSpace):
+            self.preferences = space.preferences
+        elif s.goal_memory == "preferences" and goals.n:
             self.preferences = preferences.particles(s.preference_particles, self.models.n_types)
 
     @classmethod
@@ -279,6 +281,7 @@ class HopMAC(Controller):
         """
         choice = self._choices(shown, is_open)
         stays = is_open * (reached < 0)[..., None] * (1.0 - self.settings.goal_hazard)
+        evidence = evidence * preferences.of_reaching(reached, self.models.n_goals)
         joint = preferences.chosen_again(preferences.explained(memory.joint, evidence), stays, choice)
         believed = joint if self.settings.intra_belief else memory.prior[..., None] * choice
         return believed.sum(-2), joint

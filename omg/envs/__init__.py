@@ -32,6 +32,12 @@ def _matrix_game(env_args: Mapping[str, Any]) -> MultiAgentEnv:
     return MatrixGame(fill_exactly(MatrixGameSettings, env_args, "env_args."))
 
 
+def _shaping_game(env_args: Mapping[str, Any]) -> MultiAgentEnv:
+    from omg.envs.shaping_game import ShapingGame, ShapingSettings
+
+    return ShapingGame(fill_exactly(ShapingSettings, env_args, "env_args."))
+
+
 def _jaxmarl(env_args: Mapping[str, Any]) -> MultiAgentEnv:
     from omg.envs.jaxmarl_adapter import JaxMARLEnv
 
@@ -78,6 +84,7 @@ REGISTRY: dict[str, Callable[[Mapping[str, Any]], MultiAgentEnv]] = {
     "foraging": _foraging,
     "predator_prey": _predator_prey,
     "matrix_game": _matrix_game,
+    "shaping_game": _shaping_game,
     "jaxmarl": _jaxmarl,
     "battle": _battle,
     "stag_hunt": _stag_hunt,

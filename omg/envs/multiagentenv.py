@@ -70,6 +70,10 @@ class Spec:
     An entity's row begins with its cell (row and column) and ends with its presence (0: gone or out of sight). HOP+
     learns with it; may be empty.
     """
+    entity_step: float = 0.0
+    """Where rows of these tables hold offsets (x and y) from the observing agent instead: the length of a step. The
+    table of agents then lists the other ones only.
+    """
     partial: bool = False
     """Whether agents, or what they compete for, can be out of an agent's sight. HOP refuses to plan there."""
 

@@ -68,9 +68,14 @@ class PredatorPrey(MultiAgentEnv):
         game_type: GameType = "mixed" if s.credit == "own" else "cooperative"
         position, velocity = rows_of(0, n, 2), rows_of(2 * entities, n, 2)
         agents = tuple(p + v for p, v in zip(position, velocity, strict=True))
+        layout = (
+            ("velocity", (2,)), ("position", (2,)), ("obstacles", (s.obstacles, 2)), ("predators", (n - 1, 2)),
+            ("prey", (1, 2)), ("prey_velocity", (2,)),
+        )  # fmt: skip
         self.spec = Spec(
-            "predator_prey", n, 5, obs_size, state_size, s.episode_limit, game_type, agents_in_state=agents
-        )
+            "predator_prey", n, 5, obs_size, state_size, s.episode_limit, game_type, obs_layout=layout,
+            agents_in_state=agents, agents_in_obs="predators", entity_step=float(self.game.max_speed[0] * self.game.dt),
+        )  # fmt: skip
         self.n_goals, self.goal_size = len(SIDES), 5
         self.goal_types = tuple(range(len(SIDES)))
         self.goal_names = ("left", "right", "below", "above")

@@ -6,6 +6,8 @@ from omg.learners.am_learner import AMLearner
 from omg.learners.base import Learner, LearnerState
 from omg.learners.coma_learner import COMALearner
 from omg.learners.hop_learner import HopLearner
+from omg.learners.influence_learner import InfluenceLearner
+from omg.learners.lola_learner import LOLALearner
 from omg.learners.omg_learner import OMGLearner
 from omg.learners.ppo_learner import PPOLearner
 from omg.learners.pqn_learner import PQNLearner
@@ -22,6 +24,8 @@ REGISTRY: dict[str, type[Learner]] = {
     "ppo_learner": PPOLearner,
     "pqn_learner": PQNLearner,
     "hop_learner": HopLearner,
+    "influence_learner": InfluenceLearner,
+    "lola_learner": LOLALearner,
 }
 
 AM_REGISTRY: dict[str, Any] = {"am_learner": AMLearner}

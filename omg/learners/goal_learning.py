@@ -33,6 +33,8 @@ class Trajectories(NamedTuple):
     """With the observation after the last step."""
     reward: np.ndarray
     playing: np.ndarray
+    actions: np.ndarray
+    avail_actions: np.ndarray
 
 
 def play(env: MultiAgentEnv, groups: Sequence[PolicyGroup], episodes: int, seed: int) -> Trajectories:
@@ -42,10 +44,11 @@ def play(env: MultiAgentEnv, groups: Sequence[PolicyGroup], episodes: int, seed:
         runner = VectorRunner(env, group.mac, *make_scheme(env.spec), episodes, n_seeds=group.size)
         now, keys = jnp.zeros(group.size, jnp.int32), jax.random.split(jax.random.key(seed), group.size)
         batch = jax.jit(lambda p, k, r=runner, now=now: r.play(p, now, k, True).batch)(group.policies, keys)
-        arrays = (batch.unpacked("obs"), batch["reward"], batch["filled"][..., None] & batch["alive"])
+        playing = batch["filled"][..., None] & batch["alive"]
+        arrays = (batch.unpacked("obs"), batch["reward"], playing, batch["actions"], batch["avail_actions"])
         columns.append([np.asarray(x).reshape(-1, *x.shape[2:]) for x in arrays])
-    obs, reward, playing = (np.concatenate(column) for column in zip(*columns, strict=True))
-    return Trajectories(obs, reward[:, :-1], playing[:, :-1])
+    obs, *steps = (np.concatenate(column) for column in zip(*columns, strict=True))
+    return Trajectories(obs, *(x[:, :-1] for x in steps))
 
 
 def read(path: Path, spec: Spec) -> Trajectories:

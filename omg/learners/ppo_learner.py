@@ -15,12 +15,12 @@ from jaxtyping import Array, Bool, Float, Int
 
 from omg.components.action_selectors import UNAVAILABLE
 from omg.components.episode_buffer import FocalBatch, masked_mean, pick, time_first
-from omg.controllers.basic_controller import before_each_step
+from omg.controllers.basic_controller import Unrolled, before_each_step
 from omg.envs.multiagentenv import Spec
 from omg.learners import td
 from omg.learners.base import LearnerState, Metrics, Params
 from omg.learners.on_policy import OnPolicyLearner, OnPolicySettings, Rollout, hindsight
-from omg.modules.am import Judge
+from omg.modules.am import Judge, Seen
 from omg.modules.critics import CentralCritic
 from omg.utils.settings import UserError, setting
 
@@ -150,7 +150,10 @@ class PPOLearner(OnPolicyLearner):
         values, hidden = self.criticise(network, inputs, state, zero if start is None else start)
         judge = Judge(network, before_each_step(hidden, start), None)
         chosen = hindsight(self, judge, target, seen, batch, inferred, t_env, key)
-        steps = td.steps_of(self.mixed_rewards(batch), s, self.spec.episode_limit, self.shared_reward)
+        rewarded = self.mixed_rewards(batch)
+        if (extra := self.intrinsic(params, seen, batch, actor)) is not None:
+            rewarded = rewarded._replace(reward=rewarded.reward + extra)
+        steps = td.steps_of(rewarded, s, self.spec.episode_limit, self.shared_reward)
         mean, deviation = target["returns"].scale()
         values = values * deviation + mean
         returns = td.lambda_targets(steps.reward, steps.ended, steps.filled, values[1:], s.gamma, s.gae_lambda)
@@ -178,6 +181,12 @@ class PPOLearner(OnPolicyLearner):
         """The batch with the reward (1 - p)·r_i + p·mean_j r_j, where p is `prosocial`."""
         share = self.settings.prosocial
         return batch._replace(reward=(1 - share) * batch.reward + share * batch.mean_reward) if share else batch
+
+    def intrinsic(
+        self, params: Params, seen: Seen, batch: FocalBatch, actor: Unrolled
+    ) -> Float[Array, "batch time seat"] | None:
+        """A reward that the learner gives to its agents besides those of the environment; here none."""
+        return None
 
     def chunk_loss(self, params: Params, along: PPOSteps, memory: Memories, t_env: Array) -> tuple[Array, Metrics]:
         """-min(ρ·A, clip(ρ)·A) + c_v·(V - G)² - c_e·H(π)."""

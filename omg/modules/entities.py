@@ -12,6 +12,9 @@ from omg.envs.grid import relative_goals, steps_to
 from omg.envs.multiagentenv import Spec
 from omg.utils.settings import UserError
 
+Row = tuple[int, int, int]
+"""Where an observation has the two coordinates of something, and whether it is there."""
+
 
 def beside(distance: Float[Array, "*rows"]) -> Bool[Array, "*rows"]:
     """At most one step away; distances are rounded multiples of a cell."""
@@ -24,35 +27,57 @@ class Entities:
     def __init__(self, spec: Spec):
         if spec.agents_in_obs not in [name for name, _ in spec.obs_layout]:
             raise UserError(
-                f"goal_form=slots reads entities from the layout of observations, and {spec.name} gives none "
+                f"goals as entities are read from the layout of observations, and {spec.name} gives none "
                 "(obs_layout, agents_in_obs): choose another goal_form."
             )
-        place, places, group_of, own = 0, [], [], 0
+        self.relative = spec.entity_step > 0
+        # Behind the observation stands a one: the presence of entities that are always there.
+        always = spec.obs_size
+        place, own, places, others, group_of = 0, 0, list[Row](), list[Row](), list[int]()
         for group, (name, shape) in enumerate(spec.obs_layout):
             if name == spec.agents_in_obs:
                 own = place
-            elif len(shape) == 2:
-                for row in range(shape[0]):
-                    start = place + row * shape[1]
-                    # Row and column, and last whether it is there.
-                    places.append((start, start + 1, start + shape[1] - 1))
-                    group_of.append(group)
+            if len(shape) == 2:
+                # Row and column, and last whether it is there.
+                starts = [place + row * shape[1] for row in range(shape[0])]
+                rows = [(at, at + 1, always if self.relative else at + shape[1] - 1) for at in starts]
+                if name == spec.agents_in_obs:
+                    others = rows if self.relative else rows[1:]
+                else:
+                    places += rows
+                    group_of += [group] * len(rows)
             place += math.prod(shape)
         self.n, self.own = len(places), own
-        self.places = np.array(places, int).reshape(-1, 3)
+        self.places, self.others = (np.array(rows, int).reshape(-1, 3) for rows in (places, others))
         self.group_of = np.array(group_of)
-        self.cell = spec.obs_storage.scale
+        self.in_group = self.group_of[:, None] == np.unique(self.group_of)
+        self.groups = self.in_group.shape[1]
+        self.cell = spec.entity_step or spec.obs_storage.scale
 
     def features(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows entity feature"]:
         """Every entity relative to the observing agent."""
-        return relative_goals(obs[..., self.places], obs[..., self.own : self.own + 2], self.cell)
+        return relative_goals(self._rows(obs, self.places), self._own(obs), self.cell)
 
     def there(self, obs: Float[Array, "*rows obs"]) -> Bool[Array, "*rows entity"]:
-        return obs[..., self.places[:, 2]] > 0
+        return self._rows(obs, self.places)[..., 2] > 0
 
     def distance(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows entity"]:
         """In steps; infinite for entities that are gone or out of sight."""
         return steps_to(self.features(obs), self.cell)
+
+    def distance_of_others(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows entity"]:
+        """The same from the nearest other agent; infinite if there is none."""
+        agents, entities = self._rows(obs, self.others), self._rows(obs, self.places)
+        far = abs(entities[..., :, None, :2] - agents[..., None, :, :2]).sum(-1) / self.cell
+        far = jnp.where((entities[..., :, None, 2] > 0) & (agents[..., None, :, 2] > 0), far, jnp.inf)
+        return far.min(-1, initial=jnp.inf)
+
+    def _rows(self, obs: Float[Array, "*rows obs"], places: Int[np.ndarray, "row 3"]) -> Float[Array, "*rows row 3"]:
+        """Two coordinates and the presence of every row."""
+        return jnp.concatenate([obs, jnp.ones_like(obs[..., :1])], -1)[..., places]
+
+    def _own(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows 2"]:
+        return jnp.zeros_like(obs[..., :2]) if self.relative else obs[..., self.own : self.own + 2]
 
     def reached(
         self,

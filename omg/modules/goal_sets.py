@@ -22,14 +22,22 @@ class GoalSettings(VAESize):
     """How goals are learned from play (hop_plus)."""
 
     learned_goals: bool = setting(False, "goals are learned from play (omg pretrain); false: named by the environment")
-    goal_form: Literal["state", "trajectory", "state_time_reward", "slots"] = setting(
+    goal_form: Literal["state", "trajectory", "state_time_reward", "slots", "intentions"] = setting(
         "state_time_reward",
-        "what a goal is: a state, trajectory or state_time_reward in a latent space, or an entity (slots)",
+        "what a goal is: a state, trajectory or state_time_reward in a latent space, an entity (slots), or an "
+        "entity that is chosen by learned preferences (intentions)",
     )
     goal_choice: Literal["clustered", "continuous"] = setting(
         "clustered", "goals are cluster centres (clustered) or sampled events themselves (continuous)"
     )
     n_goal_clusters: int = setting(12, "number of learned goals", above=0)
+    n_intentions: int = setting(6, "goal_form intentions: how many", above=0)
+    goal_hazard: float = setting(
+        0.02,
+        "goal_memory preferences, goal_form intentions: probability per step that a goal is given up",
+        low=0,
+        high=1,
+    )
     goal_window: int = setting(5, "goal_form trajectory: length of the window in steps", above=0)
     goal_latent_dim: int = setting(8, "latent size of the goals' VAE", above=0)
     goals_path: str | None = setting(None, "learned goals; null: the newest ones that fit")

@@ -82,8 +82,8 @@ def learn_types(
     episode, time, agent = np.nonzero(reached >= 0)
     if not len(episode):
         raise UserError(
-            "no agent reached an entity in these episodes: collect more (--vae_episodes), or from members that earn "
-            "rewards."
+            "no agent reached an entity in these episodes: collect more (--vae_episodes), from members that earn "
+            "rewards, or use --goal_form=intentions, where entities need not vanish."
         )
     entity = reached[episode, time, agent]
     near = np.asarray(beside(found.distance(before))) & playing[:, :steps, :, None]

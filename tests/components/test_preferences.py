@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 
 from omg.components import preferences
-from omg.components.preferences import Preferences, choices, chosen_again, describe, explained, particles, remembered
+from omg.components.preferences import (
+    Preferences,
+    choices,
+    chosen_again,
+    describe,
+    explained,
+    of_reaching,
+    particles,
+    remembered,
+)
 
 TYPE_OF = jnp.array([0, 0, 1, 2])
 """Two hares, a stag, and none."""
@@ -25,6 +34,11 @@ def test_features_of_goals_by_hand():
     np.testing.assert_allclose(goals[0, 2, :, 4], [0, 0, 0, 0], err_msg="(1 + 6) / 2, (5 + 2) / 2, (3 + 4) / 2")
     nothing = describe(distance, jnp.zeros((1, 3), bool), jnp.ones((1, 3), bool), TYPE_OF, 3)
     assert jnp.isfinite(nothing).all(), "no goal is open"
+
+
+def test_who_reaches_a_goal_pursued_it_unless_by_accident():
+    found = of_reaching(jnp.array([1, -1]), 3)
+    np.testing.assert_allclose(found, [[0.1, 1.0, 0.1], [1.0, 1.0, 1.0]], rtol=1e-6)
 
 
 def test_choices_by_hand():

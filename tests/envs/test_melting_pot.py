@@ -18,11 +18,15 @@ STAND_IN = "tests.envs.substrates"
 
 
 @pytest.fixture
-def stand_in(monkeypatch):
-    for name in ("shimmy", "meltingpot"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.delitem(sys.modules, STAND_IN, raising=False)
+def stand_in():
+    """The stand-ins, fresh for every test and gone after it."""
+    names = ("shimmy", "meltingpot", STAND_IN)
+    before = {name: sys.modules.pop(name) for name in names if name in sys.modules}
     __import__(STAND_IN)
+    yield
+    for name in names:
+        sys.modules.pop(name, None)
+    sys.modules.update(before)
 
 
 def test_frames_are_shrunk_to_the_means_of_blocks():

@@ -598,7 +598,7 @@ def test_generalised_advantages_by_a_loop(bootstrap, cooperative):
         settings=settings, mac=FixedMAC(), artifacts={}, spec=spec_of(), shared_reward=cooperative, per_seat=True,
         focal=False,
     )  # fmt: skip
-    for name in ("mixed_rewards", "criticise"):
+    for name in ("mixed_rewards", "intrinsic", "criticise"):
         setattr(stub, name, functools.partial(getattr(PPOLearner, name), stub))
     outputs = (np.swapaxes(values, 0, 1)[..., None] - 1) / 2
     critic = Fixed(outputs, outputs + 7)

@@ -11,6 +11,7 @@ import urllib.request
 import pytest
 
 import omg
+from tests.helpers import made_once
 
 SMALL = {
     "t_max": 300, "test_interval": 100, "log_interval": 100, "test_nepisode": 4, "rnn_hidden_dim": 4, "batch_size": 4,
@@ -27,8 +28,12 @@ game,base,y,2,1,0.7
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory):
-    """Real runs; every test gets a copy of its own."""
-    root = tmp_path_factory.mktemp("view") / "results"
+    """Real runs, made once for all processes of the suite; every test gets a copy of its own."""
+    return made_once(tmp_path_factory, "view", make_results)
+
+
+def make_results(folder):
+    root = folder / "results"
     omg.train("iql", env="two_step", seeds=2, run_dir=root / "team", **SMALL)
     focal = SMALL | {"env_args": {"rounds": 6}, "pool": "rules", "pool_rules": ["tit_for_tat"], "save_replay": True}
     omg.train("iql_am", env="prisoners_dilemma", run_dir=root / "focal", **focal)
