@@ -5,10 +5,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from omg.api import Episodes, Player, Run, evaluate, load, make_env, rollout, runs, train
+    from omg.api import (
+        Episodes,
+        Player,
+        Run,
+        UserError,
+        evaluate,
+        load,
+        make_env,
+        pool,
+        pretrain,
+        rollout,
+        runs,
+        train,
+    )
 
 __version__ = "0.6.0"
-__all__ = ["Episodes", "Player", "Run", "evaluate", "load", "make_env", "rollout", "runs", "train"]
+__all__ = [
+    "Episodes", "Player", "Run", "UserError", "evaluate", "load", "make_env", "pool", "pretrain", "rollout", "runs",
+    "train",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -30,8 +29,8 @@ from omg.config import Command
 from omg.controllers import WITH_PARTNERS
 from omg.controllers.om_controller import MultiModuleMAC, Side, TeamPolicies
 from omg.envs import REGISTRY, MultiAgentEnv, Timestep, make
-from omg.evaluation import plots
 from omg.evaluation import runs as catalogue
+from omg.evaluation.run import Picture, SavedRun
 from omg.opponents import zoo
 from omg.runners import VectorRunner
 from omg.utils import checkpoints
@@ -40,42 +39,14 @@ from omg.utils.settings import UserError
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Episodes", "Player", "Run", "evaluate", "load", "make_env", "rollout", "runs", "train"]
+__all__ = [
+    "Episodes", "Picture", "Player", "Run", "UserError", "evaluate", "load", "make_env", "pool", "pretrain", "rollout",
+    "runs", "train",
+]  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Run:
-    """A run on disk."""
-
-    path: Path
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "path", Path(self.path))
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """The merged configuration."""
-        return config.read_yaml(self.path / "config.yaml")
-
-    @property
-    def summary(self) -> dict[str, Any]:
-        """The results: the last test, for several seeds also each of them. Only finished runs have one."""
-        path = self.path / "summary.json"
-        if not path.exists():
-            raise UserError(f"the run in {self.path} is not finished: it has no summary.json.")
-        return json.loads(path.read_text())
-
-    @property
-    def metrics(self) -> pd.DataFrame:
-        """Everything that was logged, a row for each point."""
-        import pandas as pd
-
-        return pd.DataFrame(catalogue.points(self.path))
-
-    def plot(self, metric: str | None = None, to: str | Path | None = None, smooth: float = 0.0) -> Path:
-        """Writes a learning curve (`curve.png` in the run's folder, or `to`) and returns its path."""
-        name, curves = plots.curves_of([self.path], metric)
-        return plots.draw(curves, name, "steps", Path(to or self.path / "curve.png"), smooth, self.path.name)
+class Run(SavedRun):
+    """A run on disk: `path`, `config`, `summary`, `metrics`, `plot()`."""
 
     def player(self, seed: int = 0) -> Player:
         """The trained agent; `seed` counts the seeds of the run from 0."""
@@ -111,10 +82,33 @@ def train(
     results = Path(str(settings.get("local_results_path", "results")))
     label = f"{Path(name).stem}__{Path(env).stem}__{datetime.now():%Y%m%d-%H%M%S-%f}"
     folder = Path(run_dir) if run_dir else results / label
-    inner = [(f"env_args.{key}", value) for key, value in (env_args or {}).items()]
-    updates = [*_updates(settings), *inner, ("run_dir", str(folder))]
-    _run(Command("train", name, env, updates))
+    _run(Command("train", name, env, [*_updates(settings, env_args), ("run_dir", str(folder))]))
     return Run(folder)
+
+
+def pool(
+    env: str = "foraging", path: str | Path | None = None, *, env_args: Mapping[str, Any] | None = None, **settings: Any
+) -> Path:
+    """Trains frozen opponents, as `omg pool --env-config=ENV` does, and returns the pool's folder.
+
+    Args:
+        env: an environment's configuration, as `--env-config`.
+        path: the pool's folder; by default `results/pools/ENV`, where `train` looks for it.
+        env_args: settings of the environment; `train` needs the same.
+        **settings: any setting of `omg pool --help`, such as `pool_algs=["iql"]`, `t_max=50_000`.
+    """
+    updates = [*_updates(settings, env_args), *([("pool", str(path))] if path else [])]
+    return Path(_run(Command("pool", env_config=env, updates=updates)))
+
+
+def pretrain(
+    name: str = "iql_omg", env: str = "foraging", *, env_args: Mapping[str, Any] | None = None, **settings: Any
+) -> Path:
+    """Trains what an algorithm needs before it can learn, as `omg pretrain` does: OMG's VAE, HOP+'s goals.
+
+    Returns its folder. `train` finds the newest one that fits.
+    """
+    return Path(_run(Command("pretrain", name, env, _updates(settings, env_args))))
 
 
 def evaluate(path: str | Path, pool: str | Path | None = None, **settings: Any) -> dict[str, Any]:
@@ -167,6 +161,7 @@ class Player:
         """Whether it was trained as one agent among others."""
         if len(getattr(self.mac, "group", (0,))) > 1:
             raise UserError(f"{saved.name} is a group that learned among others: test it with omg evaluate --pool.")
+        self._steps = 0
         self._act = jax.jit(self._select, static_argnames="test_mode")
 
     def memory(self, seats: int | None = None) -> Any:
@@ -192,7 +187,7 @@ class Player:
             avail_actions: `[seat, n_actions]`; by default all.
             state: the global state `[state_size]`, for agents that see it (`obs_is_state`).
             seats: the seats that act; by default all of a team, or the first one.
-            key: a JAX key for policies that sample; by default always the same.
+            key: a JAX key for policies that sample; by default each step of a player has another one.
             test_mode: False explores as in training.
 
         Returns:
@@ -215,7 +210,9 @@ class Player:
         avail = every if avail_actions is None else jnp.asarray(avail_actions).astype(bool)
         state = jnp.zeros(spec.state_size) if state is None else jnp.asarray(state, jnp.float32)
         memory = self.memory(len(own)) if memory is None else memory
-        key = jax.random.key(0) if key is None else key
+        if key is None:
+            self._steps += 1
+            key = jax.random.fold_in(jax.random.key(0), self._steps)
         actions, memory = self._act(self.params, obs, avail, state, memory, jnp.asarray(own), key, test_mode=test_mode)
         return np.asarray(actions), memory
 
@@ -325,9 +322,10 @@ def _check_fits(players: Sequence[Player], env: MultiAgentEnv) -> None:
 # --- the command line's code path
 
 
-def _updates(settings: Mapping[str, Any]) -> list[tuple[str, Any]]:
+def _updates(settings: Mapping[str, Any], env_args: Mapping[str, Any] | None = None) -> list[tuple[str, Any]]:
     """Keyword arguments as settings: paths as text, NumPy's numbers as Python's."""
-    return [(key, _plain(value)) for key, value in settings.items()]
+    inner = {f"env_args.{key}": value for key, value in (env_args or {}).items()}
+    return [(key, _plain(value)) for key, value in {**settings, **inner}.items()]
 
 
 def _plain(value: Any) -> Any:
@@ -336,14 +334,15 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def _run(command: Command) -> None:
-    """A command in this process. What it prints on stdout, its folder, is left to the caller."""
+def _run(command: Command) -> str:
+    """A command in this process; the last line that it prints on stdout, its folder."""
     import contextlib
     import io
 
-    with contextlib.redirect_stdout(io.StringIO()):
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
         status = commands.run(command)
     if status in (130, 143):
         raise KeyboardInterrupt
     if status:
         raise UserError(f"omg {command.verb} ended with status {status}.")
+    return printed.getvalue().strip().rpartition("\n")[2]

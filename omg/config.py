@@ -166,16 +166,21 @@ def named(folder: str, name: str) -> Config:
     return read_yaml(choose(available(folder), name, what))
 
 
-def lineage(name: str) -> dict[str, Config]:
-    """An algorithm's own settings by its name, after those of the algorithm that it is `based_on`, and so on."""
+def lineage(name: str, folder: str = "algs") -> dict[str, Config]:
+    """A configuration's own settings by its name, after those of the configuration that it is `based_on`, and so on."""
     found: dict[str, Config] = {}
     base: str | None = name
     while base is not None:
         if base in found:
             raise UserError(f"the configuration {name} is based on itself ({' → '.join([*found, base])}).")
-        found[base] = dict(named("algs", base))
+        found[base] = dict(named(folder, base))
         base = found[base].pop("based_on", None)
     return dict(reversed(found.items()))
+
+
+def inherited(folder: str, name: str) -> Config:
+    """A task or workflow, with the keys that it leaves out from the one that it is `based_on`."""
+    return {key: value for own in lineage(name, folder).values() for key, value in own.items()}
 
 
 def env_changes(config: Mapping[str, Any]) -> tuple[str, Config]:

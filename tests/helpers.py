@@ -6,7 +6,7 @@ import fcntl
 import os
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,11 @@ def scripted_return(env: MultiAgentEnv, policy: str, episodes: int = 512) -> flo
     return float(env.spec.team_reward(stats.agent_returns).mean())
 
 
+def or_slow(*quick: Any, slow: Sequence[Any]) -> list[Any]:
+    """Parameters of a test, of which the slow ones are left to `make test-all`."""
+    return [*quick, *(pytest.param(value, marks=pytest.mark.slow) for value in slow)]
+
+
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], Path]) -> Path:
     """What `make` makes in a new folder; the processes of one run of the suite share it, and the first one makes it."""
     base = factory.getbasetemp()
@@ -98,4 +103,14 @@ def interrupt_at(monkeypatch: pytest.MonkeyPatch, t_env: int) -> None:
     monkeypatch.setattr(Trainer, "_count", then_interrupt)
 
 
-__all__ = ["configuration", "interrupt_at", "learn", "made_once", "make", "scripted_return", "test_returns", "train"]
+__all__ = [
+    "configuration",
+    "interrupt_at",
+    "learn",
+    "made_once",
+    "make",
+    "or_slow",
+    "scripted_return",
+    "test_returns",
+    "train",
+]

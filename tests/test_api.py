@@ -51,6 +51,57 @@ def test_a_loaded_policy_acts_exactly_as_in_an_evaluation(run):
             np.testing.assert_array_equal(actions, np.asarray(batch.actions[0, t]))
 
 
+def test_a_policy_that_samples_acts_exactly_as_in_an_evaluation(tmp_path):
+    """With the keys of the compiled test; without a key, every step has another one."""
+    small = {key: value for key, value in SMALL.items() if key not in ("batch_size", "buffer_size")}
+    run = omg.train("ppo", env="stag_hunt_game", run_dir=tmp_path / "ppo", env_args={"rounds": 6}, **small)
+    player = omg.load(run.path)
+    runner = VectorRunner(player.env, player.mac, *make_scheme(player.env.spec), 1)
+    keys = []
+    select = player.mac.select_actions
+
+    def remember(params, seen, memory, t_env, key, *rest, **more):
+        jax.debug.callback(lambda data: keys.append(np.asarray(data)), jax.random.key_data(key))
+        return select(params, seen, memory, t_env, key, *rest, **more)
+
+    player.mac.select_actions = remember
+    played = jax.jit(lambda p: runner.play(p, jnp.int32(0), jax.random.key(3), True))(player.params)
+    jax.effects_barrier()
+    player.mac.select_actions = select
+    batch, memory = played.batch, None
+    for t, data in enumerate(keys[:6]):
+        key = jax.random.wrap_key_data(jnp.asarray(data))
+        actions, memory = player.act(batch.obs[0, t], memory, avail_actions=batch.avail_actions[0, t], key=key)
+        np.testing.assert_array_equal(actions, np.asarray(batch.actions[0, t]))
+    many = [player.act(batch.obs[0, 0])[0].tolist() for _ in range(20)]
+    assert len({tuple(a) for a in many}) > 1, "an almost uniform policy does not repeat one action"
+
+
+def test_an_agent_of_the_zoo_acts_alone_in_its_seat_as_in_a_rollout():
+    player = omg.load("zoo:prisoners_dilemma/liam")
+    other = omg.load("tit_for_tat", env=player.env)
+    played, memory = omg.rollout([player, other], episodes=1, seed=2), None
+    for t in range(3):
+        obs = jnp.asarray(played.obs[0, t, :1])
+        actions, memory = player.act(obs, memory, seats=[0])
+        assert actions.shape == (1,)
+        memory = memory._replace(last_actions=jnp.asarray(played.actions[0, t, :1])[None])
+    assert float(abs(memory.model).sum()) > 0, "the agent model keeps what it saw"
+
+
+def test_a_pool_and_a_vae_are_made_from_python(tmp_path):
+    """The example of the documentation: OMG needs both before it learns."""
+    where = {"local_results_path": tmp_path, "env_args": {"grid_size": 5, "food": 1, "episode_limit": 6}}
+    sizes = {"batch_size": 4, "batch_size_run": 2, "buffer_size": 16, "rnn_hidden_dim": 4}
+    pool = omg.pool("foraging", pool_algs=["iql"], pool_test_algs=[], pool_test_seeds=0, pool_stages=[1.0], t_max=24,
+                    pool_rules=[], pool_test_rules=[], test_nepisode=2, **where, **sizes)  # fmt: skip
+    assert (pool / "pool.json").exists()
+    vae = omg.pretrain("iql_omg", "foraging", vae_updates=2, vae_episodes=2, pool=pool, **where)
+    assert (vae / "checkpoints").is_dir()
+    run = omg.train("iql_omg", "foraging", pool=pool, vae_path=vae, t_max=24, test_nepisode=2, **where, **sizes)
+    assert run.summary["t_env"] >= 24
+
+
 def test_the_evaluation_is_that_of_the_command_line(run, tmp_path, capsys):
     found = omg.evaluate(run.path, test_nepisode=8)
     assert main(["evaluate", f"--checkpoint_path={run.path}", "--test_nepisode=8", f"--run_dir={tmp_path}"]) == 0
@@ -96,6 +147,7 @@ def test_runs_are_a_table(run):
 
 def test_a_run_draws_its_curve(run, tmp_path):
     assert run.plot(to=tmp_path / "curve.svg").read_text().startswith("<?xml")
+    assert run.plot(to=tmp_path / "curve.png")._repr_png_().startswith(b"\x89PNG"), "a notebook shows it"
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,17 @@ import csv
 import json
 import math
 import shutil
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 import yaml
 
 from omg import commands
 from omg.cli import main, parse
-from omg.commands.sweep import combinations, space_of
+from omg.commands.sweep import combinations, space_of, trial_of
 
 
 @pytest.fixture
@@ -67,7 +71,7 @@ def test_a_sweep_that_was_stopped_goes_on_with_what_is_missing(trained, tmp_path
     stop.append(str(tmp_path / "s/lr_0.01__gamma_0.9"))
     assert main(words) == 130
     assert len(ran) == 2
-    assert not (tmp_path / "s/sweep.csv").exists()
+    assert len((tmp_path / "s/sweep.csv").read_text().splitlines()) == 3, "a table of what is finished"
     assert "To continue: omg sweep" in capsys.readouterr().err
     stop.clear()
     assert main(words) == 0
@@ -122,7 +126,8 @@ def test_random_values_lie_in_their_ranges_and_repeat_with_the_seed():
     assert len(drawn) == 100
     assert all(0.0001 <= d["lr"] <= 0.01 and 0.9 <= d["gamma"] <= 0.99 for d in drawn)
     whole = space_of(parse(["sweep", "--range=batch_size=4..8"]))
-    assert {d["batch_size"] for d in combinations(whole, 50, seed=3)} == {4, 5, 6, 7, 8}
+    assert sorted(d["batch_size"] for d in combinations(whole, 50, seed=3)) == [4, 5, 6, 7, 8], "each once"
+    assert len(list(combinations(whole, 3, seed=3))) == 3
     low = sum(d["lr"] < 0.001 for d in drawn)
     assert 35 < low < 65, "uniform in the logarithm"
 
@@ -150,10 +155,33 @@ def test_a_mistake_is_one_sentence(trained, tmp_path, capsys, words, said):
     assert not folder.exists()
 
 
+def test_long_names_of_trials_stay_different(tmp_path):
+    base = parse(["train", "--config=iql", "--env-config=two_step"])
+    titles = {trial_of(base, {"x" * 150: "y" * 60, "last": i}, tmp_path).title for i in range(3)}
+    assert len(titles) == 3
+    assert max(map(len, titles)) < 200
+
+
 @pytest.mark.slow
-def test_three_learning_rates_and_three_seeds_on_two_step(tmp_path):
+def test_three_learning_rates_and_three_seeds_on_two_step_stopped_and_resumed(tmp_path):
+    """Ctrl-C after the first trial: its table is there, and the same command trains only the others."""
+    folder = tmp_path / "s"
     words = ["sweep", "--config=iql", "--env-config=two_step", "--grid=lr=0.002,0.001,0.0005", "--seeds=3"]
-    assert main([*words, "--t_max=2000", f"--run_dir={tmp_path / 's'}"]) == 0
-    rows = list(csv.DictReader((tmp_path / "s/sweep.csv").open()))
+    words += ["--t_max=2000", f"--run_dir={folder}"]
+    process = subprocess.Popen([sys.executable, "-m", "omg", *words], stderr=subprocess.PIPE, text=True)
+    first, deadline = folder / "lr_0.002/summary.json", time.monotonic() + 240
+    while not first.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=120)[1]
+    assert process.returncode == 130
+    assert "To continue: omg sweep" in said
+    assert next(csv.DictReader((folder / "sweep.csv").open()))["trial"] == "lr_0.002"
+    stamp = first.stat().st_mtime_ns
+    assert main(words) == 0
+    assert first.stat().st_mtime_ns == stamp, "it is not trained again"
+    rows = list(csv.DictReader((folder / "sweep.csv").open()))
     assert [row["seeds"] for row in rows] == ["3"] * 3
     assert all(float(row["test_return_mean"]) >= 6.5 for row in rows)
+    assert (folder / "sweep.png").stat().st_size > 5000

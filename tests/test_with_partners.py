@@ -18,7 +18,7 @@ from omg.opponents.pool import untrained
 from omg.runners import Opponents, PolicyGroup, TeamRunner, focal_scheme
 from omg.utils.settings import UserError
 from tests.conftest import play
-from tests.helpers import configuration, train
+from tests.helpers import configuration, or_slow, train
 
 SMALL = {"rnn_hidden_dim": 4, "test_nepisode": 4, "batch_size_run": 2, "length_buckets": 1}
 REPLAY = {"batch_size": 2, "buffer_size": 16, "updates_per_iteration": 1}
@@ -51,7 +51,7 @@ def test_schedules_count_the_steps_of_all_seats(two_step):
     assert experiment.mac.selector.settings.duration == 100
 
 
-@pytest.mark.parametrize("config", ["iql", "iql_am", "iql_liam", "iql_omg", "ppo_omg", "pqn"])
+@pytest.mark.parametrize("config", or_slow("iql", "iql_omg", "ppo_omg", slow=["iql_am", "iql_liam", "pqn"]))
 def test_the_focal_agent_learns_and_the_opponents_parameters_stay_identical(config, two_step):
     experiment = focal_experiment(config, two_step)
     before = jax.device_get((experiment.loop.init().learner, experiment.loop.runner.policies))
@@ -80,7 +80,7 @@ def three_foragers():
 GROUP = BOARD | {"env_args__players": 3, "multi_algs": True}
 
 
-@pytest.mark.parametrize("config", ["qmix", "iql_am", "pqn_vdn", "ppo"])
+@pytest.mark.parametrize("config", or_slow("qmix", "iql_am", slow=["pqn_vdn", "ppo"]))
 def test_a_group_learns_together_among_frozen_partners(config, three_foragers):
     """Two of three seats: every episode has two columns, and a mixer mixes two values."""
     small = SMALL | SMALL_MODEL.get(config, {}) | ({} if config.startswith("p") else REPLAY)

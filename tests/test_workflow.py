@@ -245,7 +245,7 @@ def test_events_are_the_steps_with_reward():
     reward[0, 2], reward[1, 0], reward[1, 3] = 5, 1, 7
     playing = np.ones((2, 4, 1), bool)
     playing[1, 3] = False
-    played = Trajectories(obs, reward, playing)
+    played = Trajectories(obs, reward, playing, np.zeros((2, 4, 1), int), np.ones((2, 4, 1, 2), bool))
     rows, earned = events(played, "state", 1, 4)
     np.testing.assert_array_equal(rows, [obs[0, 2, 0], obs[1, 0, 0]])
     np.testing.assert_array_equal(earned, [5, 1])

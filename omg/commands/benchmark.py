@@ -171,17 +171,8 @@ def methods_of(value: Any, tasks: Sequence[Task]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def content_of(name: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
-    """A task's YAML, with the keys that it leaves out from the task that it is `based_on`."""
-    own = configuration.named("tasks", name)
-    if name in (*seen, own.get("based_on")):
-        raise UserError(f"task {name} is based on itself.")
-    base = own.pop("based_on", None)
-    return {**(content_of(str(base), (*seen, name)) if base else {}), **own}
-
-
 def read(name: str, budget: str, new_partners: bool = False) -> Task:
-    content = content_of(name)
+    content = configuration.inherited("tasks", name)
     for key in map(str, content):
         if key not in KEYS:
             raise UserError(f"unknown key {key!r} in task {name}.{nearest(key, list(KEYS))}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import importlib.util
 import itertools
 import json
@@ -58,6 +59,12 @@ class Space(NamedTuple):
     ranges: dict[str, tuple[float, float]]
 
 
+LONGEST = 180
+"""Characters of a trial's folder before its name is cut and told apart by a checksum."""
+DRAWS = 50
+"""Random draws for every value that is wanted, at most."""
+
+
 def settings(command: Command) -> list[type]:
     return [RunSettings]
 
@@ -86,12 +93,12 @@ def main(command: Command) -> int:
     else:
         stages = [trial_of(base, values, folder) for values in combinations(space, trials, seed)]
         status = run_trials(stages, command, folder, engine)
-    if status in STOPPED:
-        say(f"stopped. To continue: omg {' '.join(command.as_words())}")
-        return status
     finished = [stage for stage in stages if (stage.home / "summary.json").exists()]
     if finished:
         report(folder, finished, [*space.grid, *space.ranges], command)
+    if status in STOPPED:
+        say(f"stopped after {len(finished)} trials. To continue: omg {' '.join(command.as_words())}")
+        return status
     print(folder)
     return status
 
@@ -127,12 +134,20 @@ def space_of(command: Command) -> Space:
 
 
 def combinations(space: Space, trials: int, seed: int) -> Iterator[dict[str, Any]]:
-    """Every combination of the grid, each with `trials` random values from the ranges."""
+    """Every combination of the grid, each with `trials` different random values from the ranges.
+
+    Ranges of few whole numbers may have fewer different values than that: then each of them, once.
+    """
     chance = random.Random(seed)
     for values in itertools.product(*space.grid.values()):
-        for _ in range(trials if space.ranges else 1):
-            drawn = {key: _sample(ends, chance.random()) for key, ends in space.ranges.items()}
-            yield dict(zip(space.grid, values, strict=True)) | drawn
+        drawn: list[dict[str, float]] = []
+        for _ in range(DRAWS * trials if space.ranges else 1):
+            one = {key: _sample(ends, chance.random()) for key, ends in space.ranges.items()}
+            if one not in drawn:
+                drawn.append(one)
+            if len(drawn) == trials:
+                break
+        yield from (dict(zip(space.grid, values, strict=True)) | one for one in drawn)
 
 
 def logarithmic(low: float, high: float) -> bool:
@@ -154,7 +169,9 @@ def _tidy(value: float, ends: tuple[float, float]) -> float:
 
 def trial_of(base: Command, values: Mapping[str, Any], folder: Path) -> Stage:
     """A run with these values, in a folder that is named after them."""
-    title = "__".join(f"{key}_{_plain(value)}" for key, value in values.items())[:200]
+    title = "__".join(f"{key}_{_plain(value)}" for key, value in values.items())
+    if len(title) > LONGEST:
+        title = f"{title[:LONGEST]}_{hashlib.sha256(title.encode()).hexdigest()[:8]}"
     home = folder / title
     updates = [*base.updates, *values.items(), ("run_dir", str(home)), ("resume", True)]
     return Stage(title, replace(base, updates=updates), home, ())
@@ -206,8 +223,11 @@ def with_optuna(
         for trial in asked:
             values = {key: trial.suggest_categorical(key, options) for key, options in space.grid.items()}
             for key, (low, high) in space.ranges.items():
-                value = trial.suggest_float(key, low, high, log=logarithmic(low, high))
-                values[key] = _tidy(value, (low, high))
+                logs = logarithmic(low, high)
+                if isinstance(low, int) and isinstance(high, int):
+                    values[key] = trial.suggest_int(key, low, high, log=logs)
+                else:
+                    values[key] = _tidy(trial.suggest_float(key, low, high, log=logs), (low, high))
             stages.append(trial_of(base, values, folder))
         different = {stage.title: stage for stage in stages}
         worst = max(worst, run_trials(list(different.values()), command, folder, engine))

@@ -83,7 +83,7 @@ def carry_out(plans: list[Plan], engine: Engine, folder: Path, command: Command)
 
 def read(name: str) -> dict[str, Any]:
     """A shipped workflow by its name, or a file by its path."""
-    content = configuration.named("workflows", name)
+    content = configuration.inherited("workflows", name)
     for key in map(str, content):
         if key not in KEYS:
             raise UserError(f"unknown key {key!r} in workflow {name}.{nearest(key, list(KEYS))}")

@@ -45,8 +45,8 @@ def curves_of(
     elif metric not in shared:
         raise UserError(f"not all of these runs have {metric}.{nearest(metric, known)} All have: {', '.join(known)}.")
     groups: dict[str, list[Any]] = {}
-    for folder, points in logged.items():
-        name = runs.group_of(runs.read(folder), by)
+    names = runs.groups([runs.read(folder) for folder in logged], by)
+    for name, points in zip(names, logged.values(), strict=True):
         groups.setdefault(name, []).append(runs.curve(points, metric, AXES[x][0]))
     curves = [Curve(name, *runs.together(several)) for name, several in groups.items()]
     if not any(len(curve.x) for curve in curves):

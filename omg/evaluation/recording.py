@@ -3,148 +3,36 @@
 Inferences are the subgoal ĝ_t, decoded (or the state of the episode nearest to it), and the state that was chosen in
 hindsight (OMG), the predicted actions of the others beside those they took (naive, LIAM), beliefs over goals (HOP), and
 the policy or values of the agent itself.
-An episode is written as `episode.json` (the page in the browser plays it) and as a GIF.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from omg.components.episode_buffer import EpisodeBatch, Field, FocalBatch, make_scheme, refine, time_first
+from omg.components.episode_buffer import (
+    EpisodeBatch,
+    Field,
+    FocalBatch,
+    all_agents,
+    make_scheme,
+    refine,
+    time_first,
+)
 from omg.controllers import BasicMAC, Controller, HopMAC
 from omg.controllers.om_controller import MultiModuleMAC, Side, TeamPolicies
 from omg.envs import MultiAgentEnv
 from omg.envs.scene import Scene
 from omg.evaluation.encounters import chosen_ahead, nearest_state
-from omg.evaluation.runs import EPISODE
+from omg.evaluation.episode import Episode, Imagined, Moments, Rows
 from omg.modules.vae import VAE
 from omg.runners import PolicyGroup, VectorRunner
-from omg.utils.files import write_text
 from omg.utils.settings import UserError
-
-VERSION = 1
-
-
-class Rows(NamedTuple):
-    """Numbers for every step: a row for each agent, a column for each goal or action."""
-
-    title: str
-    seats: list[int]
-    """The agent that each row is about."""
-    names: list[str]
-    values: np.ndarray
-    """`[step, row, name]`; NaN: not available."""
-    alive: np.ndarray
-    """`[step, row]`."""
-    taken: np.ndarray | None = None
-    """The name that came true, `[step, row]`."""
-    probabilities: bool = True
-    own: bool = False
-    """Whether the agent's own policy is shown, and not what it infers about others."""
-
-
-class Moments(NamedTuple):
-    """For every step another step of the episode: the state that an agent has in mind."""
-
-    title: str
-    steps: np.ndarray
-    ahead: bool
-    """Whether the distance to that step is part of the title."""
-
-
-class Imagined(NamedTuple):
-    """For every step a scene that a network describes: no state of the game, and positions may lie between cells."""
-
-    title: str
-    scenes: list[Scene]
-
-
-@dataclass
-class Episode:
-    """One episode of an environment. There is one scene more than there are steps."""
-
-    env: str
-    seats: list[str]
-    """Which agent or policy acts in each seat."""
-    colours: list[tuple[int, int, int]]
-    action_names: list[str]
-    scenes: list[Scene]
-    actions: np.ndarray
-    """`[step, agent]`."""
-    rewards: np.ndarray
-    """`[step, agent]`."""
-    alive: np.ndarray
-    """Whether an agent still plays when it acts, `[step, agent]`."""
-    team_return: np.ndarray
-    """The team's return so far, `[step + 1]`."""
-    cooperative: bool
-    focal: int | None = None
-    shown: list[Rows | Moments | Imagined] = field(default_factory=list)
-
-    @property
-    def steps(self) -> int:
-        return len(self.actions)
-
-    @property
-    def own_return(self) -> np.ndarray:
-        """The return so far of the focal agent (or of the first one)."""
-        return np.concatenate([[0.0], self.rewards[:, self.focal or 0].cumsum()])
-
-    def as_json(self) -> dict[str, Any]:
-        """What all scenes begin with (the lines of a board) is written once."""
-        shapes = [scene.shapes for scene in self.scenes]
-        every = shapes + [scene.shapes for entry in self.shown if isinstance(entry, Imagined) for scene in entry.scenes]
-        same = min(map(len, every))
-        same = next((i for i in range(same) if any(s[i] != shapes[0][i] for s in every)), same)
-        first = self.scenes[0]
-        return {
-            "version": VERSION, "env": self.env, "seats": self.seats, "focal": self.focal,
-            "colours": ["#{:02x}{:02x}{:02x}".format(*c) for c in self.colours], "action_names": self.action_names,
-            "cooperative": self.cooperative, "size": [first.width, first.height], "ground": first.ground,
-            "board": shapes[0][:same], "frames": [s[same:] for s in shapes], "sights": [s.sights for s in self.scenes],
-            "actions": self.actions.tolist(), "rewards": _round(self.rewards),
-            "alive": self.alive.astype(int).tolist(), "team_return": _round(self.team_return),
-            "own_return": _round(self.own_return),
-            "shown": [_shown(entry, same) for entry in self.shown],
-        }  # fmt: skip
-
-    def save(self, folder: Path) -> Path:
-        path = folder / EPISODE
-        write_text(path, json.dumps(self.as_json(), separators=(",", ":")))
-        return path
-
-
-def _shown(entry: Rows | Moments | Imagined, same: int) -> dict[str, Any]:
-    """`same`: so many shapes at the beginning are those of the board."""
-    if isinstance(entry, Imagined):
-        return {"form": "scenes", "title": entry.title, "frames": [s.shapes[same:] for s in entry.scenes]}
-    if isinstance(entry, Moments):
-        return {"form": "moments", "title": entry.title, "steps": entry.steps.tolist(), "ahead": entry.ahead}
-    return {
-        "form": "rows", "title": entry.title, "seats": entry.seats, "names": entry.names,
-        "values": _round(entry.values), "alive": entry.alive.astype(int).tolist(),
-        "taken": None if entry.taken is None else entry.taken.tolist(), "probabilities": entry.probabilities,
-        "own": entry.own,
-    }  # fmt: skip
-
-
-def _round(values: Any) -> Any:
-    """Five digits; JSON has no NaN."""
-    array = np.round(np.asarray(values, float), 5).astype(object)
-    array[array != array] = None
-    return array.tolist()
-
-
-# --- playing
 
 
 def check_render(env: MultiAgentEnv) -> None:
@@ -154,11 +42,15 @@ def check_render(env: MultiAgentEnv) -> None:
 
 
 def record_team(env: MultiAgentEnv, mac: Any, agent: Any, key: Array, name: str = "agent") -> Episode:
-    """One test episode of a team, with beliefs if the agents have them."""
+    """One test episode of a team, with its policies or action values, and beliefs if the agents have them."""
     (states,), batch = play_episodes(env, mac, agent, key, 1)
     n = env.spec.n_agents
     episode = episode_of(env, states, batch, [name] * n)
-    add_beliefs(episode, env, mac, batch)
+    if isinstance(mac, HopMAC):
+        add_beliefs(episode, env, mac, batch)
+        add_searches(episode, batch)
+    elif isinstance(mac, BasicMAC):
+        add_policy(episode, mac, agent, all_agents(batch, n), seats=range(n))
     return episode
 
 
@@ -198,6 +90,7 @@ def record_each(
         episode.focal = 0
         if isinstance(focal, HopMAC):
             add_beliefs(episode, env, focal, batch, row)
+            add_searches(episode, batch, row)
         elif focal_batch is not None:
             if vae is not None:
                 add_subgoals(episode, env, played[row], focal, agent, focal_batch, vae, key, row)
@@ -215,6 +108,7 @@ def play_episodes(
     if mac.plans:
         trained: Any = mac.trained if isinstance(mac, MultiModuleMAC) else mac
         scheme["belief"] = Field((trained.models.n_goals,), "float32", "agents")
+        scheme["search"] = Field((env.spec.n_actions,), "float32", "agents")
     runner = VectorRunner(env, mac, scheme, groups, envs)
     played = jax.jit(lambda p, k: runner.play(p, jnp.int32(0), k, True, record=True))(params, key)
     assert played.batch is not None
@@ -320,27 +214,48 @@ def add_predictions(episode: Episode, focal: BasicMAC, agent: Any, batch: FocalB
     episode.shown.append(Rows("predicted next action", others, episode.action_names, values, alive, taken))
 
 
-def add_policy(episode: Episode, focal: BasicMAC, agent: Any, batch: FocalBatch, row: int = 0) -> None:
-    """The focal agent's action values, or its policy, over the actions that were available."""
-    seen = focal.seen(batch)
-    embedding = focal.infer_all(agent, seen, batch).embedding
-    outputs = focal.unroll_on(agent["agent"], seen, embedding).outputs[: episode.steps, row, 0]
-    avail = np.asarray(time_first(batch.avail_actions)[: episode.steps, row, 0]) > 0
-    policy = focal.settings.agent_output_type == "pi_logits"
-    numbers = np.asarray(focal.policy(outputs, jnp.asarray(avail), 0.0) if policy else outputs, float)
-    values = np.where(avail, numbers, np.nan)[:, None]
-    seat = episode.focal or 0
-    alive = np.asarray(time_first(batch.mask)[: episode.steps, row])[:, :1]
-    taken = episode.actions[:, [seat]]
+def add_policy(
+    episode: Episode, mac: BasicMAC, agent: Any, batch: FocalBatch, row: int = 0, seats: Sequence[int] | None = None
+) -> None:
+    """The action values or the policy of these seats (None: of the focal agent), over the available actions."""
+    seen = mac.seen(batch)
+    embedding = mac.infer_all(agent, seen, batch).embedding
+    columns = [0] if seats is None else list(seats)
+    outputs = mac.unroll_on(agent["agent"], seen, embedding).outputs[: episode.steps, row][:, np.array(columns)]
+    avail = np.asarray(time_first(batch.avail_actions)[: episode.steps, row])[:, columns] > 0
+    policy = mac.settings.agent_output_type == "pi_logits"
+    numbers = np.asarray(mac.policy(outputs, jnp.asarray(avail), 0.0) if policy else outputs, float)
+    alive = np.asarray(time_first(batch.mask)[: episode.steps, row])[:, columns]
     title = "own policy" if policy else "own action values"
-    episode.shown.append(Rows(title, [seat], episode.action_names, values, alive, taken, policy, own=True))
+    add_own(episode, title, columns if seats is not None else [episode.focal or 0], numbers, avail, alive, policy)
+
+
+def add_searches(episode: Episode, batch: EpisodeBatch, row: int = 0) -> None:
+    """The policy of the last search at every step, of the focal agent or of all agents that plan."""
+    seats = list(range(len(episode.seats))) if episode.focal is None else [episode.focal]
+    policy, avail, alive = (
+        np.asarray(x[row])[: episode.steps][:, seats] for x in (batch["search"], batch.avail_actions, batch.alive)
+    )
+    add_own(episode, "policy of the search, for one sample of goals", seats, policy.astype(float), avail, alive, True)
+
+
+def add_own(
+    episode: Episode,
+    title: str,
+    seats: list[int],
+    numbers: np.ndarray,
+    avail: np.ndarray,
+    alive: np.ndarray,
+    policy: bool,
+) -> None:
+    values, taken = np.where(avail, numbers, np.nan), episode.actions[:, seats]
+    episode.shown.append(Rows(title, seats, episode.action_names, values, alive, taken, policy, own=True))
 
 
 def add_beliefs(episode: Episode, env: MultiAgentEnv, mac: Any, batch: EpisodeBatch, row: int = 0) -> None:
-    """The beliefs at every step: one row per agent, one column per goal."""
-    if not isinstance(mac, HopMAC):
-        return
+    """The beliefs at every step: one row per co-player, one column per goal."""
     names = [*(env.goal_names if mac.space is None else (f"g{i}" for i in range(mac.models.goals.n))), "none"]
     beliefs, alive = np.asarray(batch["belief"][row], float), np.asarray(batch.alive[row])
-    steps, seats = episode.steps, list(range(len(episode.seats)))
-    episode.shown.append(Rows("belief over goals, by agent", seats, names, beliefs[:steps], alive[:steps]))
+    steps, seats = episode.steps, [seat for seat in range(len(episode.seats)) if seat != episode.focal]
+    title = "belief about each agent's goal" if episode.focal is None else "belief about each co-player's goal"
+    episode.shown.append(Rows(title, seats, names, beliefs[:steps, seats], alive[:steps, seats]))

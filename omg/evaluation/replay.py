@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from omg.envs.scene import LINES, PAPER
-from omg.evaluation.recording import Episode, Imagined, Moments, Rows
+from omg.evaluation.episode import Episode, Imagined, Moments, Rows
 
 CAPTION = 18
 """Height of a line of text."""

@@ -25,6 +25,15 @@ TAIL = 1 << 16
 """Bytes at the end of `metrics.jsonl` in which the newest points are looked for."""
 SILENT = 60
 """A run whose Sacred record was not touched for so many seconds has ended."""
+NOT_SETTINGS = {
+    "name", "env_config", "seed", "seeds", "run_dir", "local_results_path", "resume", "devices", "coordinator", "hosts",
+    "host", "use_tensorboard", "tracker", "mongo_url", "save_model", "save_model_interval", "keep_checkpoints",
+    "save_replay", "save_replay_buffer", "use_cuda", "debug", "compilation_cache", "evaluate", "test_interval",
+    "test_nepisode", "log_interval", "worker_timeout",
+}  # fmt: skip
+"""What may differ between runs of one experiment."""
+TOLD = 3
+"""Settings in the name of a curve, at most."""
 FastLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -85,7 +94,7 @@ def read(folder: Path) -> Record:
             record.seconds = summary.get("wall_seconds", record.seconds)
             record.test_return = summary.get("test_return_mean", record.test_return)
             record.focal_return = summary.get("test_focal_return_mean", record.focal_return)
-        record.state = "finished" if summary is not None else "running" if _alive(folder) else "stopped"
+        record.state = "finished" if summary is not None else state_of(folder)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError, RecursionError) as error:
         record.state, record.problem = "damaged", f"{type(error).__name__}: {error}".split("\n")[0][:200]
     return record
@@ -132,12 +141,64 @@ def curve(logged: Sequence[dict[str, Any]], metric: str, x: str = "t_env") -> tu
     return places, np.array(numbers) if having else np.zeros((0, 0))
 
 
-def group_of(record: Record, by: str) -> str:
-    """The name of the curve that a run belongs to: its configuration (`config`), its folder (`run`), or a setting."""
-    if by == "config":
-        return f"{record.name} on {record.env}"
+def groups(found: Sequence[Record], by: str) -> list[str]:
+    """The name of the curve that each run belongs to.
+
+    By `config`, runs that differ in nothing but their seeds share a curve; where the name and the environment do not
+    tell two curves apart, the settings that differ follow. By `run`, each folder has its own.
+    """
     if by == "run":
-        return Path(record.path).name
+        return _short_paths([record.path for record in found])
+    if by != "config":
+        return [_group(record, by) for record in found]
+    plain = [_settings(record.config) for record in found]
+    names = [f"{record.name} on {record.env}" for record in found]
+    labels = []
+    for name, own in zip(names, plain, strict=True):
+        alike = [other for other, of_other in zip(plain, names, strict=True) if of_other == name]
+        told = [f"{key}={own.get(key)}" for key in _differing(alike)]
+        labels.append(", ".join([name, *told[:TOLD], *([f"and {len(told) - TOLD} more"] if len(told) > TOLD else [])]))
+    # Where the first few settings are not enough, the folders tell runs with other settings apart.
+    clash = {label for i, label in enumerate(labels) if plain[i] != plain[labels.index(label)]}
+    paths = _short_paths([record.path for record in found])
+    return [f"{label} ({path})" if label in clash else label for label, path in zip(labels, paths, strict=True)]
+
+
+def differing_settings(found: Sequence[Record]) -> list[str]:
+    """The settings in which these runs differ, seeds and folders aside."""
+    return _differing([_settings(record.config) for record in found])
+
+
+def _differing(several: Sequence[dict[str, Any]]) -> list[str]:
+    keys = dict.fromkeys(key for own in several for key in own)
+    return [key for key in keys if any(own.get(key) != several[0].get(key) for own in several)]
+
+
+def _settings(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """What a run learns and how, flat: `env_args.food`. Not: seeds, and where and how it is kept."""
+    found: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, dict):
+            found |= _settings(value, f"{prefix}{key}.")
+        elif prefix or key not in NOT_SETTINGS:
+            found[prefix + key] = value
+    return found
+
+
+def _short_paths(paths: Sequence[str]) -> list[str]:
+    """As many of the last folders of each path as tell it from the others."""
+    parts = [Path(path).parts for path in paths]
+
+    def short(own: tuple[str, ...]) -> str:
+        for n in range(1, len(own)):
+            if sum(other[-n:] == own[-n:] for other in set(parts)) == 1:
+                return "/".join(own[-n:])
+        return str(Path(*own))
+
+    return [short(own) for own in parts]
+
+
+def _group(record: Record, by: str) -> str:
     if by in ("name", "env", "seed", "state"):
         return str(getattr(record, by))
     value: Any = record.config
@@ -218,13 +279,12 @@ def _tail(path: Path) -> list[dict[str, Any]]:
         window *= 4
 
 
-def _alive(folder: Path) -> bool:
-    """Whether Sacred's record says that the run goes on, and was touched recently."""
-    kept = sorted(folder.glob("sacred/*/run.json"), key=lambda p: p.stat().st_mtime)
-    if not kept:
-        return False
+def state_of(folder: Path) -> str:
+    """Of a run without results: running, if Sacred's record says so and was touched recently; else stopped."""
+    touched, newest = max(((p.stat().st_mtime, p) for p in folder.glob("sacred/*/run.json")), default=(0.0, folder))
+    if time.time() - touched >= SILENT:
+        return "stopped"
     try:
-        status = _json(kept[-1]).get("status")
+        return "running" if _json(newest).get("status") == "RUNNING" else "stopped"
     except ValueError:
-        return True  # it is being written
-    return status == "RUNNING" and time.time() - kept[-1].stat().st_mtime < SILENT
+        return "running"  # it is being written

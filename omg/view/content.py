@@ -10,6 +10,7 @@ import json
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,13 +43,16 @@ class Content:
     def runs(self) -> dict[str, Any]:
         rows = []
         for folder in runs.find(self.root):
-            files = [folder / name for name in (runs.METRICS, runs.CONFIG, runs.SUMMARY)]
-            record = self._cached("run", folder, files, partial(runs.read, folder))
+            record = self._record(folder)
             if record.state in ("running", "stopped"):
-                # Whether a run goes on is told by the clock, not by its files.
-                record = runs.read(folder)
+                # Whether a run goes on is told by the clock, not by these files.
+                record = replace(record, state=runs.state_of(folder))
             rows.append(record.row() | {"id": self._id(folder), "path": self._id(folder)})
         return {"root": str(self.root), "runs": rows}
+
+    def _record(self, folder: Path) -> runs.Record:
+        files = [folder / name for name in (runs.METRICS, runs.CONFIG, runs.SUMMARY)]
+        return self._cached("run", folder, files, partial(runs.read, folder))
 
     def config(self, name: str) -> dict[str, Any]:
         folder = self._run(name)
@@ -70,7 +74,9 @@ class Content:
             mean, low, high = runs.mean_and_band(runs.smooth(curve.y, smooth))
             numbers = {"x": curve.x, "mean": mean, "low": low, "high": high}
             out.append({"name": curve.name, "seeds": curve.y.shape[1], **{k: _plain(v) for k, v in numbers.items()}})
-        return {"metric": shown, "metrics": sorted(common, key=runs.numbers_in(logged[0]).index), "curves": out}
+        differing = runs.differing_settings([self._record(folder) for folder in folders])
+        metrics = sorted(common, key=runs.numbers_in(logged[0]).index)
+        return {"metric": shown, "metrics": metrics, "differing": differing, "curves": out}
 
     def figure(self, names: Sequence[str], metric: str | None, by: str, x: str, smooth: float, path: Path) -> Path:
         shown, curves = plots.curves_of([self._run(name) for name in names], metric, by, x)

@@ -15,6 +15,7 @@ from omg.envs import make
 from omg.envs.grid import COLOURS
 from omg.envs.matrix_game import CHOSEN
 from omg.evaluation import recording, replay
+from omg.evaluation.episode import Rows
 from omg.opponents import REGISTRY
 from omg.runners import PolicyGroup
 
@@ -94,7 +95,7 @@ def test_a_recorded_episode_is_read_back_with_every_scene_and_number(played, tmp
 
 
 def rows_of(values, alive, names, seats):
-    return recording.Rows("", seats, names, np.asarray(values)[None], np.asarray(alive)[None])
+    return Rows("", seats, names, np.asarray(values)[None], np.asarray(alive)[None])
 
 
 def test_bars_are_as_high_as_their_probabilities_and_in_the_agents_colour(played):

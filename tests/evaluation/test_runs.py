@@ -118,11 +118,40 @@ def test_runs_are_grouped_by_configuration_or_any_setting(results):
     folders = [results / "a", results / "deep/b"]
     metric, curves = plots.curves_of(folders)
     assert metric == "test_return_mean"
-    assert [(c.name, c.y.shape) for c in curves] == [("iql on foraging", (3, 2))]
+    assert [c.name for c in curves] == ["iql on foraging, lr=0.1", "iql on foraging, lr=0.2"]
     assert [c.name for c in plots.curves_of(folders, by="lr")[1]] == ["lr=0.1", "lr=0.2"]
-    assert list(plots.curves_of(folders, x="seconds")[1][0].x) == [0, 5, 10]
+    assert list(plots.curves_of(folders, x="seconds")[1][0].x) == [0, 5]
+    again = write(results / "again", lr=0.1, seed=7, points=[point(0, 2.0), point(100, 3.0)])
+    assert [(c.name, c.y.shape) for c in plots.curves_of([folders[0], again])[1]] == [("iql on foraging", (3, 2))]
     with pytest.raises(runs.UserError, match="has no setting lrr"):
         plots.curves_of(folders, by="lrr")
+
+
+def test_runs_of_the_same_name_are_never_one_curve(results):
+    """Two tasks with a run `base` each, that differ in more settings than a name can hold."""
+    sizes = {"food": 2, "players": 3, "sight": 4, "grid_size": 5}
+    one, other = (
+        write(
+            results / task / "base", points=[point(0, 1.0)], env_args={key: value + i for key, value in sizes.items()}
+        )
+        for i, task in enumerate(("lbf_7x7", "lbf_8x8"))
+    )
+    found = [runs.read(one), runs.read(other)]
+    assert runs.groups(found, "run") == ["lbf_7x7/base", "lbf_8x8/base"]
+    names = runs.groups(found, "config")
+    assert names[0] == "iql on foraging, env_args.food=2, env_args.grid_size=5, env_args.players=3, and 1 more"
+    assert len({*names}) == 2
+    assert runs.differing_settings(found) == [f"env_args.{key}" for key in sorted(sizes)]
+    assert runs.groups([found[0], found[0]], "run") == ["base", "base"]
+
+
+def test_parquet_holds_the_same_table(results, tmp_path):
+    for words in ([], ["--metrics"]):
+        for form in ("csv", "parquet"):
+            assert main(["export", str(results), *words, f"--to={tmp_path / 'x'}.{form}"]) == 0
+        csv, parquet = pd.read_csv(tmp_path / "x.csv"), pd.read_parquet(tmp_path / "x.parquet")
+        assert list(csv.columns) == list(parquet.columns)
+        assert list(csv.path) == list(parquet.path)
 
 
 def test_commands_show_plot_and_export_them(results, tmp_path, capsys, monkeypatch):

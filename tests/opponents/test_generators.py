@@ -15,6 +15,7 @@ from omg.envs import make
 from omg.opponents.generators import Generator, GeneratorSettings, Handover, HandoverMAC, Population, generate
 from omg.opponents.pool import Pool
 from omg.utils.settings import UserError
+from tests.helpers import or_slow
 
 CONFIG = {
     "policy_model": "rnn", "rnn_hidden_dim": 8, "agent_output_type": "pi_logits", "action_selector": "multinomial",
@@ -51,7 +52,7 @@ def crossplay(generator, networks):
     return chosen @ chosen.T
 
 
-@pytest.mark.parametrize("name", ["brdiv", "comedi", pytest.param("lbrdiv", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", or_slow("comedi", slow=["brdiv", "lbrdiv"]))
 def test_generated_members_meet_only_their_own_partners(meeting, name):
     """Three members find three conventions."""
     generator = Generator(name, meeting, CONFIG, GeneratorSettings(pool_population=3, pool_cross_play=1.0))

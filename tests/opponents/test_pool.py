@@ -150,6 +150,7 @@ def test_the_manifest_describes_every_opponent(pool):
     assert {"seed", "steps", "return_mean", "architecture", "checksum", "split"} <= set(entry)
 
 
+@pytest.mark.slow
 def test_algorithms_that_are_trained_at_once_give_the_same_pool(tmp_path, monkeypatch):
     """Each in a process of its own (here: one after the other), then put together."""
     words = ["pool", "--env-config=two_step", "--pool_algs=[iql]", "--pool_test_algs=[pqn]", "--pool_stages=[1.0]"]

@@ -142,6 +142,7 @@ def test_cooks_deliver_soups_together_and_only_those_who_can_do_so_alone(soups):
     assert onions == plates == 0
 
 
+@pytest.mark.slow
 def test_cooks_in_separate_rooms_pass_items_over_the_counter(soups):
     together, alone = soups("forced_coord", ("independent", "independent"), ("independent", "static"))
     assert together >= 3

@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 from omg.envs.grid import COLOURS, board
-from omg.evaluation.recording import Episode, Imagined, Moments, Rows
+from omg.evaluation.episode import Episode, Imagined, Moments, Rows
+from omg.view.content import Content
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 if CHROMIUM is None:
@@ -150,7 +151,7 @@ def with_beliefs(results):
         scene.disc(20, 20 + 40 * t, 10, COLOURS[1])
     beliefs = np.random.default_rng(0).dirichlet(np.ones(3), (4, 2))
     alive = np.array([[1, 1], [1, 1], [1, 0], [1, 0]])
-    shown = [Rows("belief over goals, by agent", [0, 1], ["hare", "stag", "none"], beliefs, alive),
+    shown = [Rows("belief about each co-player's goal", [0, 1], ["hare", "stag", "none"], beliefs, alive),
              Moments("hindsight choice", np.array([2, 3, 3, 4]), True),
              Imagined("inferred subgoal, decoded", ghosts)]  # fmt: skip
     rewards = np.array([[0, 1], [0, 0], [2, 0], [0, 0]], float)
@@ -203,6 +204,13 @@ def test_an_agents_point_of_view_dims_what_it_does_not_see(with_beliefs, serve, 
     assert page.evaluate(pixel, [10, 60]) == before, "inside its sight nothing changes"
     page.click(".seat:first-child")
     assert page.evaluate(pixel, [150, 150]) == before
+    # On the board: the first agent's disc is at (20, 20) of 201 pixels.
+    size = page.locator("canvas.board").bounding_box()["width"] / 201
+    page.click("canvas.board", position={"x": 20 * size, "y": 20 * size})
+    assert page.evaluate(pixel, [150, 150]) != before
+    assert page.get_attribute(".seat:first-child", "aria-pressed") == "true"
+    page.click("canvas.board", position={"x": 180 * size, "y": 180 * size})
+    assert page.get_attribute(".seat:first-child", "aria-pressed") == "true", "nobody is there"
 
 
 def test_playing_ends_at_the_last_step(with_beliefs, serve, page):
@@ -294,13 +302,22 @@ def test_500_runs_are_painted_within_two_seconds_and_memory_stays_flat(results, 
         folder.mkdir(parents=True)
         (folder / "config.yaml").write_text(config)
         (folder / "metrics.jsonl").write_text(points)
-        (folder / "summary.json").write_text('{"test_return_mean": 1.0}')
+        if i % 2:
+            (folder / "summary.json").write_text('{"test_return_mean": 1.0}')
     site = serve(results)
     started = time.perf_counter()
     page.goto(site.address)
     page.wait_for_selector("nav a[aria-current]")
     assert time.perf_counter() - started < 2, "first paint"
     page.wait_for_selector("tr[data-id='many/run_499']")
+    assert time.perf_counter() - started < 6, "the whole table"
+    started = time.process_time()
+    content = Content(results)
+    first = content.runs()
+    once = time.process_time() - started
+    started = time.process_time()
+    assert content.runs() == first
+    assert time.process_time() - started < once / 2, "runs that stopped are not read again"
     heap = "performance.memory.usedJSHeapSize"
     page.wait_for_timeout(2500)
     before, nodes = page.evaluate(heap), page.evaluate("document.querySelectorAll('*').length")
@@ -309,7 +326,7 @@ def test_500_runs_are_painted_within_two_seconds_and_memory_stays_flat(results, 
     assert page.evaluate("document.querySelectorAll('*').length") == nodes
 
 
-@pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (800, "dark")])
+@pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (1280, "dark"), (800, "light"), (800, "dark")])
 def test_no_tab_is_wider_than_the_window(with_beliefs, serve, page, width, theme):
     results, _ = with_beliefs
     site = serve(results)

@@ -1,24 +1,25 @@
 // Learning curves of chosen runs: mean and band over seeds, the same numbers as `omg plot`.
-import { ask, css, download, h, palette, save } from "./page.js";
+import { ask, css, download, guard, h, palette, save } from "./page.js";
 
 export const title = "Curves";
 const short = (v) => (v >= 1e6 ? `${v / 1e6}M` : v >= 1e4 ? `${v / 1e3}k` : String(v));
+const BY = [["config", "configuration"], ["run", "run"], ["seed", "first seed"]];
 let options = { metric: "", by: "config", x: "steps", smooth: "0" };
 
 export function make(main, query) {
   const ids = query.getAll("id");
-  const set = (key) => (event) => { options[key] = event.target.value; update(); };
+  const set = (key) => (event) => { options[key] = event.target.value; guard(update()); };
   const metric = h("select", { onchange: set("metric"), "aria-label": "number" });
   const by = h("select", { onchange: set("by"), "aria-label": "groups" },
-    ...[["config", "method and environment"], ["run", "run"], ["seed", "first seed"]].map(([value, name]) => h("option", { value, selected: options.by === value }, name)));
+    ...BY.map(([value, name]) => h("option", { value, selected: options.by === value }, name)));
   const x = h("select", { onchange: set("x"), "aria-label": "axis" }, ...["steps", "seconds"].map((value) => h("option", { value, selected: options.x === value }, value)));
   const smooth = h("input", { type: "range", min: 0, max: 0.98, step: 0.02, value: options.smooth, oninput: set("smooth"), "aria-label": "smoothing" });
   const place = h("div", { class: "card", id: "plot" });
   const count = h("span", { class: "quiet" });
   main.append(h("div", { class: "bar" }, h("label", {}, "number ", metric), h("label", {}, "one curve for each ", by), h("label", {}, "over ", x),
     h("label", {}, "smooth ", smooth),
-    h("button", { onclick: () => download("figure", [...asked(), ["format", "png"]], "curves.png") }, "PNG"),
-    h("button", { onclick: () => download("figure", [...asked(), ["format", "svg"]], "curves.svg") }, "SVG"),
+    h("button", { onclick: () => guard(download("figure", [...asked(), ["format", "png"]], "curves.png")) }, "PNG"),
+    h("button", { onclick: () => guard(download("figure", [...asked(), ["format", "svg"]], "curves.svg")) }, "SVG"),
     h("button", { onclick: () => csv() }, "CSV"), count), place);
   let plot = null, content = null, drawn = null, left = false;
 
@@ -37,6 +38,9 @@ export function make(main, query) {
     count.textContent = ids.length ? `${ids.length} runs` : `the last ${everything.length} runs; choose others under Runs`;
     content = await ask("curves", asked());
     if (left) return;
+    const ways = [...BY, ...content.differing.map((name) => [name, name])];
+    if (!ways.some(([value]) => value === options.by)) options.by = "config";
+    by.replaceChildren(...ways.map(([value, name]) => h("option", { value, selected: options.by === value }, name)));
     metric.replaceChildren(...content.metrics.map((name) => h("option", { value: name, selected: name === content.metric }, name.replaceAll("_", " "))));
     draw();
   }
@@ -57,7 +61,7 @@ export function make(main, query) {
       data.push(on(curve.mean));
       if (curve.seeds > 1) {
         const first = series.length;
-        for (const side of ["high", "low"]) { series.push({ label: `${name} ${side}`, stroke: "transparent", spanGaps: true, points: { show: false } }); data.push(on(curve[side])); }
+        for (const side of ["high", "low"]) { series.push({ label: `${name} ${side}`, edge: true, stroke: "transparent", spanGaps: true, points: { show: false } }); data.push(on(curve[side])); }
         bands.push({ series: [first, first + 1], fill: colour + "2e" });
       }
     });
@@ -69,7 +73,7 @@ export function make(main, query) {
       axes: [{ ...axis, label: options.x === "steps" ? "environment steps" : "seconds", values: (_, ticks) => ticks.map(short), space: 60 }, { ...axis, label: content.metric.replaceAll("_", " "), size: 66 }],
       cursor: { focus: { prox: 24 } }, legend: { live: true },
     }, data, place);
-    place.querySelectorAll(".u-legend .u-series").forEach((row, i) => { if (/ (high|low)$/.test(series[i].label)) row.style.display = "none"; });
+    place.querySelectorAll(".u-legend .u-series").forEach((row, i) => { if (series[i].edge) row.style.display = "none"; });
   }
 
   function csv() {

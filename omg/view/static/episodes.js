@@ -34,6 +34,14 @@ function play(place, episode) {
   const last = episode.frames.length - 1;
   let step = 0, timer = null, sight = null;
   const board = h("canvas", { class: "board", "aria-label": "the board" });
+  const views = episode.sights.some((s) => s.length);
+  const look = (i) => { sight = sight === i ? null : i; draw(); };
+  board.classList.toggle("views", views);
+  board.addEventListener("click", (event) => {
+    const box = board.getBoundingClientRect(), at = [event.clientX - box.left, event.clientY - box.top].map((v) => (v * episode.size[0]) / box.width);
+    const near = under(episode, step, at);
+    if (views && near !== null) look(near);
+  });
   const scale = Math.min(1.6, Math.max(0.6, 460 / episode.size[0]));
   const slider = h("input", { type: "range", min: 0, max: last, value: 0, "aria-label": "step", oninput: () => { stop(); to(Number(slider.value)); } });
   const button = h("button", { onclick: () => (timer ? stop() : start()), "aria-label": "play" }, "▶");
@@ -46,7 +54,7 @@ function play(place, episode) {
   const on = h("button", { onclick: () => { stop(); to(step + 1); }, "aria-label": "forward" }, "›");
   place.replaceChildren(h("div", { class: "split" },
     h("div", { class: "card" }, facts, board, h("div", { class: "controls" }, button, back, on, slider, speed), seats,
-      h("p", { class: "quiet" }, episode.sights.some((s) => s.length) ? "Choose an agent to see what it sees. " : "", "Space plays, the arrow keys step.")),
+      h("p", { class: "quiet" }, views ? "Click an agent, on the board or here, to see what it sees. " : "Every agent sees the whole board. ", "Space plays, the arrow keys step.")),
     shown));
   const panels = episode.shown.map((entry) => (entry.form === "rows" ? rows(episode, entry) : null));
   const moments = episode.shown.filter((entry) => entry.form !== "rows").map((entry) => ({ entry, canvas: h("canvas"), caption: h("figcaption") }));
@@ -66,7 +74,7 @@ function play(place, episode) {
       ...(episode.focal !== null && !episode.cooperative ? [h("div", {}, h("b", {}, reward(episode.own_return)), h("span", {}, "of the focal agent"))] : []),
       h("div", {}, h("b", {}, episode.env.replaceAll("_", " ")), h("span", {}, "environment")));
     seats.replaceChildren(...episode.seats.map((name, i) => h("button", {
-      class: "seat", "aria-pressed": String(sight === i), onclick: () => { sight = sight === i ? null : i; draw(); },
+      class: "seat", "aria-pressed": String(sight === i), disabled: !views, onclick: () => look(i),
     }, h("span", { class: "dot", style: { background: episode.colours[i] } }, String(i + 1)), name,
     h("span", { class: "quiet" }, step === last ? "" : episode.alive[step][i] ? `does: ${episode.action_names[episode.actions[step][i]] ?? ""}` : "has left"))));
     for (const { entry, canvas, caption } of moments) {
@@ -100,6 +108,16 @@ function play(place, episode) {
   return { draw, leave() { stop(); removeEventListener("keydown", keys); } };
 }
 
+// The agent whose disc is at a place of the board.
+function under(episode, step, [x, y]) {
+  let best = [Infinity, null];
+  for (const [shape, cx, cy, radius, fill] of episode.frames[step]) {
+    const seat = shape === "disc" ? episode.colours.indexOf(fill) : -1, far = Math.hypot(cx - x, cy - y);
+    if (seat >= 0 && far <= radius + 6 && far < best[0]) best = [far, seat];
+  }
+  return best[1];
+}
+
 // The return along the episode, with a mark at the step that is shown.
 function earned(canvas, episode, step) {
   const ratio = devicePixelRatio || 1, width = canvas.clientWidth, height = canvas.clientHeight;
@@ -110,6 +128,10 @@ function earned(canvas, episode, step) {
   const all = both.flat(), low = Math.min(0, ...all), high = Math.max(low + 1e-6, ...all);
   const x = (t) => 4 + ((width - 8) * t) / last, y = (v) => height - 6 - ((height - 12) * (v - low)) / (high - low);
   pen.scale(ratio, ratio);
+  pen.fillStyle = css("--quiet");
+  pen.font = "11px sans-serif";
+  pen.fillText(number(high, 2), 4, 11);
+  if (low < 0) pen.fillText(number(low, 2), 4, height - 2);
   pen.strokeStyle = css("--line");
   pen.beginPath(); pen.moveTo(x(step), 0); pen.lineTo(x(step), height); pen.stroke();
   both.forEach((values, i) => {

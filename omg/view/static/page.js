@@ -46,6 +46,9 @@ export function problem(text) {
   place.hidden = !text;
 }
 
+// For what a click starts: a mistake is shown like one of an update.
+export const guard = (promise) => promise.then(() => problem(null), (error) => problem(error.message));
+
 export const fixed = (value) => (value === null || value === undefined ? "" : Number(value).toFixed(3));
 export const number = (value, digits = 3) =>
   value === null || value === undefined ? "" : Number(value).toLocaleString("en", { maximumFractionDigits: digits });
