@@ -43,6 +43,8 @@ SEARCH = "components/test_tree_search.py"
 PREFERENCES = "components/test_preferences.py"
 HOP = "controllers/test_hop.py"
 HOP_BELIEFS = "controllers/test_hop_beliefs.py"
+OTHER_MINDS = "learners/test_other_minds.py"
+INTENTIONS = "modules/test_intentions.py"
 
 
 def _of(file: str, tests: str, *changes: tuple[str, str]) -> list[Mutant]:
@@ -934,6 +936,43 @@ MUTANTS: list[Mutant] = [
         ("state.updates % interval == 0", "state.updates % interval == 1"),
         ("state.updates % interval == 0", "state.updates > interval"),
         ("jnp.where(due, new, old)", "new"),
+    ),
+    # --- anticipated steps, influence, intentions
+    *_of(
+        "learners/lola_learner.py",
+        f"{OTHER_MINDS}::test_lola_goes_where_the_derivatives_by_hand_point",
+        ("g + self.settings.lola_step * h[i]", "g - self.settings.lola_step * h[i]"),
+        ("                if j != i:", "                if j == i:"),
+    ),
+    *_of(
+        "learners/lola_learner.py",
+        f"{OTHER_MINDS}::test_values_over_several_steps_have_the_derivatives_of_the_return",
+        ("so_far = jnp.cumsum(log_pi, 0)", "so_far = log_pi"),
+        ("magic_box(so_far) - magic_box(so_far - log_pi)", "magic_box(so_far)"),
+        ("self.settings.gamma ** jnp.arange(len(weight))[:, None]", "1.0"),
+    ),
+    *_of(
+        "learners/influence_learner.py",
+        f"{OTHER_MINDS}::test_influence_is_the_divergence_from_what_the_others_would_do_anyway",
+        ("jnp.exp(given) * (given - expected)", "jnp.exp(expected) * (given - expected)"),
+        ("of_others + log_pi[..., None, None]", "of_others"),
+    ),
+    *_of(
+        "learners/influence_learner.py",
+        f"{OTHER_MINDS}::test_an_agent_is_paid_only_for_what_others_still_do",
+        ("following = jnp.concatenate([acts[:, 1:], jnp.zeros_like(acts[:, :1])], 1)", "following = acts"),
+    ),
+    *_of(
+        "modules/intentions.py",
+        f"{INTENTIONS}::test_the_filter_sums_over_all_sequences_of_intentions_and_goals",
+        ("(reached < 0)[..., None] * (1.0 - hazard)", "(1.0 - hazard)"),
+        ("is_open[1:, :, None] * (reached < 0)", "is_open[:-1, :, None] * (reached < 0)"),
+        ("ended, of_reached = explained(acted, of_hit)", "ended, of_reached = explained(belief, of_hit)"),
+    ),
+    *_of(
+        "components/preferences.py",
+        f"{PREFERENCES}::test_who_reaches_a_goal_pursued_it_unless_by_accident",
+        ("(1 - ACCIDENT) * jax.nn.one_hot(reached, goals) + ACCIDENT", "jax.nn.one_hot(reached, goals)"),
     ),
 ]
 

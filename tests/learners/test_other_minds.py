@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from omg.components.episode_buffer import all_agents
+from omg.components.episode_buffer import all_agents, pick
 from omg.controllers import BasicMAC
 from omg.envs import make
 from omg.learners import REGISTRY, td
@@ -51,6 +51,36 @@ def test_lola_goes_where_the_derivatives_by_hand_point(game, step):
         softmax @ R_2.T @ half + step * length[0] * softmax @ R_1.T @ softmax @ (softmax @ R_2 @ half),
     ]
     np.testing.assert_allclose(found.seats.fc2.bias, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_values_over_several_steps_have_the_derivatives_of_the_return():
+    """First: the policy gradient. Second, across agents: what both did until a step counts together, by hand."""
+    env = make("matrix_game", payoffs=[R_1.tolist(), R_2.tolist()], rounds=3)
+    learner = REGISTRY["lola_learner"](env.spec, BasicMAC(env.spec, LOLA), LOLA)
+    batch = play(env, 5, **LOLA)
+    steps = td.steps_of(batch, learner.settings, 3, False)
+    advantage = jax.random.normal(jax.random.key(3), steps.reward.shape)
+    agent = learner.init(jax.random.key(0)).params["agent"]
+    bias = agent.seats.fc2.bias
+
+    def log_pi(bias):
+        changed = eqx.tree_at(lambda a: a.seats.fc2.bias, agent, bias)
+        logits = learner.mac.unroll({"agent": changed}, batch).outputs[:-1]
+        return pick(jax.nn.log_softmax(logits), steps.actions)
+
+    def value(bias):
+        changed = eqx.tree_at(lambda a: a.seats.fc2.bias, agent, bias)
+        return learner.values(changed, batch, steps, advantage)[0]
+
+    discount = 0.9 ** np.arange(3)[:, None]
+    first, second = jax.jit(lambda b: (jax.grad(value)(b), jax.hessian(value)(b)))(bias)
+    slopes = np.asarray(jax.jit(jax.jacobian(log_pi))(bias))  # [time, batch, agent, seat, action]
+    own = (discount[..., None, None] * np.asarray(advantage)[..., 0, None, None] * slopes.sum(2)).sum(0).mean(0)
+    np.testing.assert_allclose(first, own, rtol=1e-4, atol=1e-6)
+    mine, theirs = (np.cumsum(slopes[:, :, seat, seat, 0], 0) for seat in (0, 1))
+    before = [np.concatenate([np.zeros((1, 5)), x[:-1]]) for x in (mine, theirs)]
+    across = (discount * np.asarray(advantage)[..., 0] * (mine * theirs - before[0] * before[1])).sum(0).mean()
+    np.testing.assert_allclose(second[0, 0, 1, 0], across, rtol=1e-4, atol=1e-6)
 
 
 def test_lola_needs_networks_of_single_agents(game):
