@@ -40,6 +40,8 @@ COMMANDS = {
 
 def make(results: str) -> None:
     for name, words in COMMANDS.items():
+        if (Path(results) / name).exists():
+            continue  # made by an earlier call
         command = [
             sys.executable,
             "-m",
