@@ -97,7 +97,8 @@ def main(results: str, folder: str | None = None) -> None:
 
 
 def show(page: Page, address: str, tab: str) -> None:
-    page.goto(f"{address}#{tab}" + (f"?id={EPISODE}" if tab == "episodes" else ""))
+    there = tab == "episodes" and EPISODE in page.request.get(f"{address}/api/episodes").text()
+    page.goto(f"{address}#{tab}" + (f"?id={EPISODE}" if there else ""))
     page.wait_for_selector(READY[tab])
     if tab == "curves":
         page.select_option("select[aria-label=groups]", "config")

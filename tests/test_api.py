@@ -10,7 +10,7 @@ import pytest
 import omg
 from omg.cli import main
 from omg.commands.common import load_player
-from omg.components.episode_buffer import make_scheme
+from omg.components.episode_buffer import EpisodeBatch, all_agents, make_scheme
 from omg.runners import VectorRunner
 from omg.utils.checkpoints import find_model
 from omg.utils.settings import UserError
@@ -61,7 +61,7 @@ def test_a_policy_that_samples_acts_exactly_as_in_an_evaluation(tmp_path):
     select = player.mac.select_actions
 
     def remember(params, seen, memory, t_env, key, *rest, **more):
-        jax.debug.callback(lambda data: keys.append(np.asarray(data)), jax.random.key_data(key))
+        jax.debug.callback(lambda data: keys.append(np.asarray(data)), jax.random.key_data(key), ordered=True)
         return select(params, seen, memory, t_env, key, *rest, **more)
 
     player.mac.select_actions = remember
@@ -77,16 +77,22 @@ def test_a_policy_that_samples_acts_exactly_as_in_an_evaluation(tmp_path):
     assert len({tuple(a) for a in many}) > 1, "an almost uniform policy does not repeat one action"
 
 
-def test_an_agent_of_the_zoo_acts_alone_in_its_seat_as_in_a_rollout():
+def test_an_agent_of_the_zoo_acts_alone_in_its_seat():
+    """With an agent model: step by step through the API, and along the whole episode as in training."""
     player = omg.load("zoo:prisoners_dilemma/liam")
-    other = omg.load("tit_for_tat", env=player.env)
-    played, memory = omg.rollout([player, other], episodes=1, seed=2), None
-    for t in range(3):
-        obs = jnp.asarray(played.obs[0, t, :1])
-        actions, memory = player.act(obs, memory, seats=[0])
-        assert actions.shape == (1,)
-        memory = memory._replace(last_actions=jnp.asarray(played.actions[0, t, :1])[None])
-    assert float(abs(memory.model).sum()) > 0, "the agent model keeps what it saw"
+    played = omg.rollout([player, omg.load("tit_for_tat", env=player.env)], episodes=1, seed=2)
+    mac, memory, outputs = player.mac, None, []
+    for t in range(4):
+        last = None if memory is None else memory._replace(last_actions=jnp.asarray(played.actions[:, t - 1, :1]))
+        _, memory = player.act(played.obs[0, t, :1], last)
+        outputs.append(np.asarray(memory.hidden[0, 0]))
+    batch = EpisodeBatch.zeros(*make_scheme(player.env.spec), 1, 5).with_fields(
+        obs=jnp.asarray(played.obs[:, :5]), actions=jnp.asarray(played.actions[:, :5], jnp.int8)
+    )
+    focal = all_agents(batch, 2)
+    seen = mac.seen(focal)
+    whole = mac.unroll_on(player.params["agent"], seen, mac.infer_all(player.params, seen, focal).embedding)
+    np.testing.assert_allclose(np.stack(outputs), whole.hidden[:4, 0, 0], rtol=1e-4, atol=1e-5)
 
 
 def test_a_pool_and_a_vae_are_made_from_python(tmp_path):

@@ -202,8 +202,8 @@ def test_a_mistake_in_an_adaptation_raises_a_user_error(done, word, hint, capsys
 def test_shipped_tasks_are_valid(name, tmp_path):
     for budget in ("tiny", "small", "paper"):
         plan = benchmark.plan_of(benchmark.read(name, budget, new_partners=True), list(benchmark.METHODS), tmp_path)
-        if budget == "paper":
-            # The budgets differ in numbers; building every stage of each would take minutes.
+        if budget != "small":
+            # It differs from `paper` in numbers only; building every stage of each budget would take minutes.
             check(plan, Command())
         earlier = set()
         for stage in plan.stages:

@@ -15,7 +15,7 @@ Draws learning curves: the mean over seeds with a band of ±1.96 standard errors
 folder that holds several runs stands for all of them.
 
 options:
-  --by=config              what makes a group: config (algorithm and environment), run (every folder), seed, or any
+  --by=config              what makes a group: config (all settings but seeds), run (every folder), seed, or any
                            setting, such as lr or env_args.grid_size
   --metric=NAME            what is drawn; default: the test return
   --x=steps                steps or seconds

@@ -61,8 +61,8 @@ class Space(NamedTuple):
 
 LONGEST = 180
 """Characters of a trial's folder before its name is cut and told apart by a checksum."""
-DRAWS = 50
-"""Random draws for every value that is wanted, at most."""
+SAMPLES = 50
+"""Random samples for every value that is wanted, at most."""
 
 
 def settings(command: Command) -> list[type]:
@@ -97,7 +97,7 @@ def main(command: Command) -> int:
     if finished:
         report(folder, finished, [*space.grid, *space.ranges], command)
     if status in STOPPED:
-        say(f"stopped after {len(finished)} trials. To continue: omg {' '.join(command.as_words())}")
+        say(f"stopped; finished trials: {len(finished)}. To continue: omg {' '.join(command.as_words())}")
         return status
     print(folder)
     return status
@@ -136,18 +136,17 @@ def space_of(command: Command) -> Space:
 def combinations(space: Space, trials: int, seed: int) -> Iterator[dict[str, Any]]:
     """Every combination of the grid, each with `trials` different random values from the ranges.
 
-    Ranges of few whole numbers may have fewer different values than that: then each of them, once.
+    Ranges of few whole numbers may have fewer different values than that.
     """
     chance = random.Random(seed)
     for values in itertools.product(*space.grid.values()):
-        drawn: list[dict[str, float]] = []
-        for _ in range(DRAWS * trials if space.ranges else 1):
-            one = {key: _sample(ends, chance.random()) for key, ends in space.ranges.items()}
-            if one not in drawn:
-                drawn.append(one)
-            if len(drawn) == trials:
+        sampled: dict[tuple[float, ...], None] = {}
+        for _ in range(SAMPLES * trials if space.ranges else 1):
+            sampled.setdefault(tuple(_sample(ends, chance.random()) for ends in space.ranges.values()))
+            if len(sampled) == trials:
                 break
-        yield from (dict(zip(space.grid, values, strict=True)) | one for one in drawn)
+        for one in sampled:
+            yield dict(zip([*space.grid, *space.ranges], [*values, *one], strict=True))
 
 
 def logarithmic(low: float, high: float) -> bool:
@@ -231,9 +230,9 @@ def with_optuna(
             stages.append(trial_of(base, values, folder))
         different = {stage.title: stage for stage in stages}
         worst = max(worst, run_trials(list(different.values()), command, folder, engine))
+        every += [stage for title, stage in different.items() if title not in {s.title for s in every}]
         if worst in STOPPED:
             return every, worst
-        every += [stage for title, stage in different.items() if title not in {s.title for s in every}]
         for trial, stage in zip(asked, stages, strict=True):
             there = (stage.home / "summary.json").exists()
             mean = result_of(stage.home, command)[0] if there else math.nan

@@ -39,7 +39,8 @@ class HopSettings(PlanningSettings, GoalSettings, HandOverSettings):
     hop_beta: float = setting(20.0, "inverse temperature of the Boltzmann distribution over action values", low=0)
     hop_hidden_dim: int = setting(64, "hidden units of HOP's networks", above=0)
     goal_memory: Literal["types", "preferences"] = setting(
-        "types", "kept across episodes: how often each goal type was pursued, or why goals are chosen"
+        "types",
+        "kept across episodes: how often each goal type was pursued, or why goals are chosen (so with intentions)",
     )
     hop_alpha: float = setting(
         0.7, "goal_memory types: weight of the old belief when the next episode begins", low=0, high=1
@@ -119,6 +120,7 @@ class HopMAC(Controller):
         """The belief over the goal types of a co-player that was never met."""
         self.preferences: preferences.Preferences | None = None
         if isinstance(space, IntentionSpace):
+            # Learned preferences take the place of sampled ones, whatever goal_memory says.
             self.preferences = space.preferences
         elif s.goal_memory == "preferences" and goals.n:
             self.preferences = preferences.particles(s.preference_particles, self.models.n_types)

@@ -70,12 +70,12 @@ class Spec:
     An entity's row begins with its cell (row and column) and ends with its presence (0: gone or out of sight). HOP+
     learns with it; may be empty.
     """
-    entity_step: float = 0.0
-    """Where rows of these tables hold offsets (x and y) from the observing agent instead: the length of a step. The
-    table of agents then lists the other ones only.
-    """
     partial: bool = False
     """Whether agents, or what they compete for, can be out of an agent's sight. HOP refuses to plan there."""
+    entity_step: float = 0.0
+    """Where the tables in `obs_layout` hold offsets (x and y) from the observing agent instead of cells: the length of
+    a step. The table of agents then lists the other ones only.
+    """
 
     def team_reward(self, reward: Float[Array | np.ndarray, "*axes agent"]) -> Float[Array, "*axes"]:
         """One reward for the team.

@@ -127,6 +127,3 @@ def _round(values: Any) -> Any:
     array = np.round(np.asarray(values, float), 5).astype(object)
     array[array != array] = None
     return array.tolist()
-
-
-# --- playing

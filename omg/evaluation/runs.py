@@ -32,7 +32,7 @@ NOT_SETTINGS = {
     "test_nepisode", "log_interval", "worker_timeout",
 }  # fmt: skip
 """What may differ between runs of one experiment."""
-TOLD = 3
+SHOWN = 3
 """Settings in the name of a curve, at most."""
 FastLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -153,20 +153,30 @@ def groups(found: Sequence[Record], by: str) -> list[str]:
         return [_group(record, by) for record in found]
     plain = [_settings(record.config) for record in found]
     names = [f"{record.name} on {record.env}" for record in found]
+    differing = {
+        name: _differing([own for own, of_own in zip(plain, names, strict=True) if of_own == name])
+        for name in dict.fromkeys(names)
+    }
     labels = []
     for name, own in zip(names, plain, strict=True):
-        alike = [other for other, of_other in zip(plain, names, strict=True) if of_other == name]
-        told = [f"{key}={own.get(key)}" for key in _differing(alike)]
-        labels.append(", ".join([name, *told[:TOLD], *([f"and {len(told) - TOLD} more"] if len(told) > TOLD else [])]))
-    # Where the first few settings are not enough, the folders tell runs with other settings apart.
-    clash = {label for i, label in enumerate(labels) if plain[i] != plain[labels.index(label)]}
-    paths = _short_paths([record.path for record in found])
-    return [f"{label} ({path})" if label in clash else label for label, path in zip(labels, paths, strict=True)]
+        keys = differing[name]
+        more = [f"and {len(keys) - SHOWN} more"] if len(keys) > SHOWN else []
+        labels.append(", ".join([name, *(f"{key}={own.get(key)}" for key in keys[:SHOWN]), *more]))
+    # Where the first few settings are not enough, a number tells the configurations apart.
+    numbers: dict[str, list[dict[str, Any]]] = {}
+    for label, own in zip(labels, plain, strict=True):
+        if own not in numbers.setdefault(label, []):
+            numbers[label].append(own)
+    return [
+        f"{label} ({numbers[label].index(own) + 1})" if len(numbers[label]) > 1 else label
+        for label, own in zip(labels, plain, strict=True)
+    ]
 
 
 def differing_settings(found: Sequence[Record]) -> list[str]:
-    """The settings in which these runs differ, seeds and folders aside."""
-    return _differing([_settings(record.config) for record in found])
+    """The settings that all of these runs have and in which they differ, seeds and folders aside."""
+    several = [_settings(record.config) for record in found]
+    return [key for key in _differing(several) if all(key in own for own in several)]
 
 
 def _differing(several: Sequence[dict[str, Any]]) -> list[str]:
@@ -281,10 +291,13 @@ def _tail(path: Path) -> list[dict[str, Any]]:
 
 def state_of(folder: Path) -> str:
     """Of a run without results: running, if Sacred's record says so and was touched recently; else stopped."""
-    touched, newest = max(((p.stat().st_mtime, p) for p in folder.glob("sacred/*/run.json")), default=(0.0, folder))
-    if time.time() - touched >= SILENT:
-        return "stopped"
     try:
+        kept = ((path.stat().st_mtime, path) for path in folder.glob("sacred/*/run.json"))
+        touched, newest = max(kept, default=(0.0, folder))
+        if time.time() - touched >= SILENT:
+            return "stopped"
         return "running" if _json(newest).get("status") == "RUNNING" else "stopped"
     except ValueError:
         return "running"  # it is being written
+    except OSError:
+        return "stopped"  # it was removed just now

@@ -63,6 +63,10 @@ def read(path: Path, spec: Spec) -> Trajectories:
         if stored != checksum(file):
             raise ValueError("its checksum differs")
         with np.load(file) as content:
+            if "obs" in content and "actions" not in content:
+                raise UserError(
+                    f"{file} holds no actions (an earlier version made it): make it again with omg collect."
+                )
             played = Trajectories(*(content[name] for name in Trajectories._fields))
     except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
         raise UserError(f"{file} is damaged: make it again with omg collect.") from error

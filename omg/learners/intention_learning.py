@@ -16,6 +16,7 @@ from omg.learners.am_learner import VAESettings
 from omg.learners.goal_learning import Trajectories
 from omg.modules.intentions import IntentionSpace, Play, filtered
 from omg.modules.slot_goals import SlotGoals
+from omg.utils.settings import UserError
 
 HELD_OUT = 5
 """Every fifth episode is kept for the measures."""
@@ -30,6 +31,11 @@ def split(played: Trajectories) -> tuple[Play, Play]:
         arrays = {name: jnp.asarray(np.moveaxis(x[which], 1, 0)) for name, x in played._asdict().items()}
         return Play(**arrays)._replace(obs=arrays["obs"].astype(jnp.float32), actions=arrays["actions"].astype(int))
 
+    if len(played.obs) < HELD_OUT:
+        raise UserError(
+            f"{len(played.obs)} episodes are too few to learn intentions and to measure them: collect {HELD_OUT} or "
+            "more (--vae_episodes)."
+        )
     held_out = np.arange(len(played.obs)) % HELD_OUT == 0
     return chosen(~held_out), chosen(held_out)
 
@@ -56,13 +62,13 @@ def learn(
 ) -> IntentionSpace:
     """`vae_updates` gradient steps on the likelihood of some episodes each."""
     # Preferences must grow to several units, where a network's weights stay small.
-    optimiser, number = optax.adam(10 * s.vae_lr), play.playing.shape[1]
+    optimiser = optax.adam(10 * s.vae_lr)
 
     @jax.jit
-    def some(space: Any, state: Any, keys: Array) -> tuple[Any, Any, Array]:
+    def some(space: Any, state: Any, play: Play, keys: Array) -> tuple[Any, Any, Array]:
         def one(carry: tuple[Any, Any], k: Array) -> tuple[tuple[Any, Any], Array]:
             space, state = carry
-            ids = jax.random.randint(k, (EPISODES,), 0, number)
+            ids = jax.random.randint(k, (EPISODES,), 0, play.playing.shape[1])
             sample = jax.tree.map(lambda x: x[:, ids], play)
             value, grads = jax.value_and_grad(loss)(space, goals, sample, hazard)
             step, state = optimiser.update(grads, state)
@@ -71,9 +77,11 @@ def learn(
         (space, state), losses = jax.lax.scan(one, (space, state), keys)
         return space, state, losses.mean()
 
-    state, stretch = optimiser.init(space), max(1, s.vae_updates // 20)
-    for done in range(stretch, s.vae_updates + 1, stretch):
-        space, state, value = some(space, state, jax.random.split(jax.random.fold_in(key, done), stretch))
+    state, done, stretch = optimiser.init(space), 0, max(1, s.vae_updates // 20)
+    while done < s.vae_updates:
+        keys = jax.random.split(jax.random.fold_in(key, done), min(stretch, s.vae_updates - done))
+        space, state, value = some(space, state, play, keys)
+        done += len(keys)
         report(done, {"loss": float(value)})
     return space
 

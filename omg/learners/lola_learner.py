@@ -25,7 +25,7 @@ from omg.utils.settings import UserError, setting
 
 @dataclass(frozen=True)
 class LOLASettings(LearnerSettings):
-    lola_step: float = setting(0.3, "LOLA: length of the anticipated gradient step of the others; 0: none", low=0)
+    lola_step: float = setting(0.3, "LOLA: step size of the anticipated gradient step of the others; 0: none", low=0)
     gae_lambda: float = setting(0.95, "λ of the generalised advantage estimate", low=0, high=1)
     value_coef: float = setting(0.5, "weight of the value loss", low=0)
     entropy_coef: float = setting(0.01, "weight of the entropy bonus", low=0)

@@ -151,7 +151,8 @@ class PPOLearner(OnPolicyLearner):
         judge = Judge(network, before_each_step(hidden, start), None)
         chosen = hindsight(self, judge, target, seen, batch, inferred, t_env, key)
         rewarded = self.mixed_rewards(batch)
-        if (extra := self.intrinsic(params, seen, batch, actor)) is not None:
+        extra = self.intrinsic(params, seen, batch, actor)
+        if extra is not None:
             rewarded = rewarded._replace(reward=rewarded.reward + extra)
         steps = td.steps_of(rewarded, s, self.spec.episode_limit, self.shared_reward)
         mean, deviation = target["returns"].scale()
@@ -159,6 +160,8 @@ class PPOLearner(OnPolicyLearner):
         returns = td.lambda_targets(steps.reward, steps.ended, steps.filled, values[1:], s.gamma, s.gae_lambda)
         advantage = normalised(returns - values[:-1], steps.acted, (0, 1) if self.per_seat else None)
         metrics = {"value_mean": masked_mean(values[:-1], steps.acted)}
+        if extra is not None:
+            metrics["intrinsic_reward"] = masked_mean(time_first(extra)[:-1], steps.acted)
         if s.value_norm:
             target = {**target, "returns": target["returns"].updated(returns, steps.counted)}
             mean, deviation = target["returns"].scale()

@@ -33,22 +33,18 @@ class Entities:
         self.relative = spec.entity_step > 0
         # Behind the observation stands a one: the presence of entities that are always there.
         always = spec.obs_size
-        place, own, places, others, group_of = 0, 0, list[Row](), list[Row](), list[int]()
+        place, own, places, group_of = 0, 0, list[Row](), list[int]()
         for group, (name, shape) in enumerate(spec.obs_layout):
             if name == spec.agents_in_obs:
                 own = place
-            if len(shape) == 2:
+            elif len(shape) == 2:
                 # Row and column, and last whether it is there.
                 starts = [place + row * shape[1] for row in range(shape[0])]
-                rows = [(at, at + 1, always if self.relative else at + shape[1] - 1) for at in starts]
-                if name == spec.agents_in_obs:
-                    others = rows if self.relative else rows[1:]
-                else:
-                    places += rows
-                    group_of += [group] * len(rows)
+                places += [(at, at + 1, always if self.relative else at + shape[1] - 1) for at in starts]
+                group_of += [group] * shape[0]
             place += math.prod(shape)
         self.n, self.own = len(places), own
-        self.places, self.others = (np.array(rows, int).reshape(-1, 3) for rows in (places, others))
+        self.places = np.array(places, int).reshape(-1, 3)
         self.group_of = np.array(group_of)
         self.in_group = self.group_of[:, None] == np.unique(self.group_of)
         self.groups = self.in_group.shape[1]
@@ -56,25 +52,18 @@ class Entities:
 
     def features(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows entity feature"]:
         """Every entity relative to the observing agent."""
-        return relative_goals(self._rows(obs, self.places), self._own(obs), self.cell)
+        return relative_goals(self._rows(obs), self._own(obs), self.cell)
 
     def there(self, obs: Float[Array, "*rows obs"]) -> Bool[Array, "*rows entity"]:
-        return self._rows(obs, self.places)[..., 2] > 0
+        return self._rows(obs)[..., 2] > 0
 
     def distance(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows entity"]:
         """In steps; infinite for entities that are gone or out of sight."""
         return steps_to(self.features(obs), self.cell)
 
-    def distance_of_others(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows entity"]:
-        """The same from the nearest other agent; infinite if there is none."""
-        agents, entities = self._rows(obs, self.others), self._rows(obs, self.places)
-        far = abs(entities[..., :, None, :2] - agents[..., None, :, :2]).sum(-1) / self.cell
-        far = jnp.where((entities[..., :, None, 2] > 0) & (agents[..., None, :, 2] > 0), far, jnp.inf)
-        return far.min(-1, initial=jnp.inf)
-
-    def _rows(self, obs: Float[Array, "*rows obs"], places: Int[np.ndarray, "row 3"]) -> Float[Array, "*rows row 3"]:
-        """Two coordinates and the presence of every row."""
-        return jnp.concatenate([obs, jnp.ones_like(obs[..., :1])], -1)[..., places]
+    def _rows(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows entity 3"]:
+        """Two coordinates and the presence of every entity."""
+        return jnp.concatenate([obs, jnp.ones_like(obs[..., :1])], -1)[..., self.places]
 
     def _own(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows 2"]:
         return jnp.zeros_like(obs[..., :2]) if self.relative else obs[..., self.own : self.own + 2]

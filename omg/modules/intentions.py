@@ -1,6 +1,6 @@
 """Intentions learned from play (HOP+, `goal_form: intentions`): K ways to choose among entities, and how agents move.
 
-An agent with intention z goes for entity e with probability P(e | s, z) = softmax(θ_z·φ(e, s)) and acts by π(a | e, s).
+An agent with intention z pursues entity e with probability P(e | s, z) = softmax(θ_z·φ(e, s)) and acts by π(a | e, s).
 It keeps e until it reaches or loses it, or gives it up; then it chooses again. That is a hidden Markov model of its
 actions. Nothing is labelled: the likelihood of recorded play is maximised, as EM does, and the filter that computes it
 is the belief of HOP's `goal_memory: preferences`, with the learned θ_z as particles. Only the layout of observations is
@@ -25,10 +25,12 @@ from omg.modules.entities import Entities
 from omg.modules.slot_goals import SlotGoals, SlotSpace
 
 HIDDEN = 32
+SMOOTHING = 0.001
+"""Weight of the uniform distribution in π(a | e, s)."""
 
 
 class IntentionSpace(eqx.Module):
-    """What was learned: the preferences θ_z, the network of π(a | e, s), and logits of who goes for nothing."""
+    """What was learned: the preferences θ_z, the network of π(a | e, s), and the logits of agents without a goal."""
 
     theta: Float[Array, "code feature"]
     move: MLP
@@ -37,7 +39,7 @@ class IntentionSpace(eqx.Module):
     def __init__(self, codes: int, entity_size: int, types: int, n_actions: int, key: Array):
         k_theta, k_move = jax.random.split(key)
         theta = 0.5 * jax.random.normal(k_theta, (codes, types + 1 + preferences.DISTANCES))
-        # The last type is "none": to go for nothing. It explains everything a little, so it comes last at first.
+        # The last type is "none": no goal. It explains everything a little, so at first it is unlikely.
         self.theta = theta.at[:, types].set(-3.0)
         self.move = MLP((entity_size, HIDDEN, n_actions), k_move)
         self.idle = jnp.zeros(n_actions)
@@ -78,9 +80,9 @@ class Filtered(NamedTuple):
 
 
 def filtered(space: IntentionSpace, goals: SlotGoals, play: Play, hazard: float) -> Filtered:
-    """b(z, e) ∝ b(z, e)·π(a | e, s), and who reaches an entity went for it, unless by accident.
+    """b(z, e) ∝ b(z, e)·π(a | e, s); an entity that was reached is likelier to have been the goal.
 
-    Who reaches or loses e, or gives it up (`hazard`), chooses again by θ_z.
+    An agent that reaches or loses e, or gives it up (`hazard`), chooses again by θ_z.
     """
     choice, is_open = choices(space, goals, play)
     reached = goals.entities_of.reached(play.obs[:-1], play.obs[1:], play.reward, play.playing)
@@ -128,5 +130,9 @@ def likelihood(space: IntentionSpace, goals: SlotGoals, play: Play) -> Float[Arr
     """π(a | e, s) of the actions taken; the last goal is "none"."""
     towards = space.move(goals.features(play.obs[:-1]))
     logits = jnp.concatenate([towards, jnp.broadcast_to(space.idle, towards[..., :1, :].shape)], -2)
-    pi = jax.nn.softmax(jnp.where(play.avail_actions[..., None, :], logits, UNAVAILABLE), -1)
-    return pick(pi, jnp.broadcast_to(play.actions[..., None], pi.shape[:-1]))
+    avail = play.avail_actions[..., None, :]
+    pi = jax.nn.softmax(jnp.where(avail, logits, UNAVAILABLE), -1)
+    # No single action excludes a goal, and steps after the end of an episode say nothing.
+    pi = (1 - SMOOTHING) * pi + SMOOTHING / jnp.maximum(avail.sum(-1, keepdims=True), 1)
+    of_taken = pick(pi, jnp.broadcast_to(play.actions[..., None], pi.shape[:-1]))
+    return jnp.where(play.playing[..., None], of_taken, 1.0)

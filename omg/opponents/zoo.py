@@ -21,7 +21,7 @@ from omg.utils.settings import UserError, choose
 ROOT = Path(__file__).parents[1] / "zoo"
 PREFIX = "zoo:"
 CONTENTS, BOUNDS, AGENTS = "zoo.json", "bounds.json", "agents"
-ONLY_FOR_TRAINING = ("opt", "target", "replay", "mixer", "critic")
+ONLY_FOR_TRAINING = ("opt", "target", "replay", "mixer", "critic", "others")
 CRITICISED = "vae.safetensors"
 """An agent with this file chooses subgoals in hindsight: its critic is asked for their values in evaluations."""
 OF_THE_MACHINE = ("run_dir", "checkpoint_path", "vae_path", "goals_path", "mongo_url", "use_cuda")

@@ -98,7 +98,7 @@ def test_influence_is_the_divergence_from_what_the_others_would_do_anyway():
 
 
 def test_an_agent_is_paid_only_for_what_others_still_do(foraging):
-    """At the last step of an episode nobody acts afterwards; a zero weight pays nothing."""
+    """No agent acts after the last step of an episode."""
     config = {"agent_output_type": "pi_logits", "action_selector": "multinomial", "rnn_hidden_dim": 4, "seq_len": 4}
     config |= {"influence_hidden_dim": 4, "influence_coef": 0.5}
     batch = play(foraging, 3, **config)

@@ -21,7 +21,7 @@ export function make(main, query) {
     h("button", { onclick: () => guard(download("figure", [...asked(), ["format", "png"]], "curves.png")) }, "PNG"),
     h("button", { onclick: () => guard(download("figure", [...asked(), ["format", "svg"]], "curves.svg")) }, "SVG"),
     h("button", { onclick: () => csv() }, "CSV"), count), place);
-  let plot = null, content = null, drawn = null, left = false;
+  let plot = null, content = null, drawn = null, left = false, ways = BY;
 
   const asked = () => [...chosen().map((id) => ["id", id]), ...Object.entries(options).filter(([, value]) => value !== "")];
   let everything = [];
@@ -36,11 +36,20 @@ export function make(main, query) {
       }
     }
     count.textContent = ids.length ? `${ids.length} runs` : `the last ${everything.length} runs; choose others under Runs`;
+    if (!ways.some(([value]) => value === options.by)) {
+      // A setting of other runs: these need not have it.
+      const wanted = options.by;
+      options.by = "config";
+      const known = (await ask("curves", asked())).differing;
+      if (known.includes(wanted)) options.by = wanted;
+    }
     content = await ask("curves", asked());
     if (left) return;
-    const ways = [...BY, ...content.differing.map((name) => [name, name])];
-    if (!ways.some(([value]) => value === options.by)) options.by = "config";
-    by.replaceChildren(...ways.map(([value, name]) => h("option", { value, selected: options.by === value }, name)));
+    const offered = [...BY, ...content.differing.map((name) => [name, name])];
+    if (JSON.stringify(offered) !== JSON.stringify(ways)) {
+      ways = offered;
+      by.replaceChildren(...ways.map(([value, name]) => h("option", { value, selected: options.by === value }, name)));
+    }
     metric.replaceChildren(...content.metrics.map((name) => h("option", { value: name, selected: name === content.metric }, name.replaceAll("_", " "))));
     draw();
   }

@@ -3,6 +3,7 @@ import { ask, css, go, h, number } from "./page.js";
 import { paint } from "./scene.js";
 
 export const title = "Episodes";
+const REACH = 24; // pixels of the board within which a click finds an agent
 
 export function make(main, query) {
   const pick = h("select", { "aria-label": "episode", onchange: () => go("episodes", [["id", pick.value]]) });
@@ -54,7 +55,7 @@ function play(place, episode) {
   const on = h("button", { onclick: () => { stop(); to(step + 1); }, "aria-label": "forward" }, "›");
   place.replaceChildren(h("div", { class: "split" },
     h("div", { class: "card" }, facts, board, h("div", { class: "controls" }, button, back, on, slider, speed), seats,
-      h("p", { class: "quiet" }, views ? "Click an agent, on the board or here, to see what it sees. " : "Every agent sees the whole board. ", "Space plays, the arrow keys step.")),
+      h("p", { class: "quiet" }, views ? "Click an agent, on the board or here, to see what it sees. " : "", "Space plays, the arrow keys step.")),
     shown));
   const panels = episode.shown.map((entry) => (entry.form === "rows" ? rows(episode, entry) : null));
   const moments = episode.shown.filter((entry) => entry.form !== "rows").map((entry) => ({ entry, canvas: h("canvas"), caption: h("figcaption") }));
@@ -108,13 +109,15 @@ function play(place, episode) {
   return { draw, leave() { stop(); removeEventListener("keydown", keys); } };
 }
 
-// The agent whose disc is at a place of the board.
+// The agent at a place of the board: what an agent sees is drawn around it.
 function under(episode, step, [x, y]) {
-  let best = [Infinity, null];
-  for (const [shape, cx, cy, radius, fill] of episode.frames[step]) {
-    const seat = shape === "disc" ? episode.colours.indexOf(fill) : -1, far = Math.hypot(cx - x, cy - y);
-    if (seat >= 0 && far <= radius + 6 && far < best[0]) best = [far, seat];
-  }
+  let best = [REACH, null];
+  (episode.sights[step] ?? []).forEach((bound, seat) => {
+    if (!bound) return;
+    const [cx, cy] = bound[0] === "disc" ? [bound[1], bound[2]] : [(bound[1] + bound[3]) / 2, (bound[2] + bound[4]) / 2];
+    const far = Math.hypot(cx - x, cy - y);
+    if (far < best[0]) best = [far, seat];
+  });
   return best[1];
 }
 
