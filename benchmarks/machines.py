@@ -72,7 +72,7 @@ def transfers() -> None:
         lowered = loop.compiled.lower(state, loop.no_totals(), loop.keys, *numbers, loop.runner.policies, np.bool_(0))
         sent = [
             (kind, sum(_bytes(shape) for shape in re.findall(r"\w+\[[\d,]*\]", result)), line)
-            for line in lowered.compile().as_text().splitlines()
+            for line in (lowered.compile().as_text() or "").splitlines()
             for kind in SENDS
             if (found := re.search(rf"= (.*?) {kind}(-start)?\(", line))
             for result in [found.group(1)]

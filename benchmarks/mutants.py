@@ -562,7 +562,7 @@ MUTANTS: list[Mutant] = [
         f"{KNOWN}::test_eta_is_the_probability_of_learning_on_the_hindsight_subgoal",
         ("(noise < self.eta(t_env)) & any_exists", "(noise > self.eta(t_env)) & any_exists"),
         ("(noise < self.eta(t_env)) & any_exists", "(noise < self.eta(t_env))"),
-        ("subgoal.mu, jax.lax.stop_gradient(inferred.embedding))", "subgoal.mu, inferred.embedding)"),
+        ("embedding = jax.lax.stop_gradient(inferred.embedding)", "embedding = inferred.embedding"),
         ("at = jnp.arange(ahead.shape[0])[:, None, None] + ahead", "at = ahead"),
     ),
     *_of(
@@ -674,8 +674,37 @@ MUTANTS: list[Mutant] = [
         f"{MODELS}::test_melibas_loss",
         ("loss = now + later + s.meliba_beta", "loss = now + s.meliba_beta"),
         ("(permanent_kl + temporal_kl)", "permanent_kl"),
-        ("then[2] * time_first(batch.mask)[..., None]", "then[2]"),
         ("return s.am_loss_coef * loss, metrics", "return loss, metrics"),
+    ),
+    *_of(
+        "modules/am/base_am.py",
+        f"{MODELS}::test_melibas_loss",
+        ("there * time_first(batch.mask)[..., None]", "there"),
+    ),
+    *_of(
+        "modules/am/omg_plus_am.py",
+        f"{MODELS}::test_hindsight_subgoals_are_the_same_for_both_networks",
+        (
+            "jnp.concatenate([embedding[..., : self.settings.who_dim], goals], -1)",
+            "jnp.concatenate([0 * embedding[..., : self.settings.who_dim], goals], -1)",
+        ),
+    ),
+    *_of(
+        "modules/am/omg_plus_am.py",
+        f"{MODELS}::test_the_choice_is_the_best_candidate_of_the_judge",
+        (
+            "jnp.concatenate([seen.own, embedding[..., : self.settings.who_dim]], -1)",
+            "jnp.concatenate([seen.own, 0 * embedding[..., : self.settings.who_dim]], -1)",
+        ),
+    ),
+    *_of(
+        "modules/am/omg_plus_am.py",
+        f"{MODELS}::test_the_chosen_subgoals_likelihood_and_the_others_present",
+        ('s.later_coef * metrics["later_loss"]', 'metrics["later_loss"]'),
+        (
+            "later_action_loss(decoder, inferred.embedding[..., : s.who_dim]",
+            "later_action_loss(decoder, inferred.embedding[..., -s.who_dim :]",
+        ),
     ),
     *_of(
         "modules/am/meliba_am.py",

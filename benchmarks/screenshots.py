@@ -30,7 +30,7 @@ COMMANDS = {
     "vdn": ["train", "--config=vdn", "--env-config=foraging", "--t_max=40000", "--seeds=3"],
     "hop": ["train", "--config=hop", "--env-config=stag_hunt", "--pool=rules", *HOP, "--train_goal_draws=1"],
     "adapt_hop": ["adapt", "--checkpoint_path={}/hop", "--pool=rules", "--co_players=[nearest_prey]", "--save_replay",
-                  "--adapt_episodes=4", "--test_nepisode=8", "--simulations=50", "--goal_draws=3"],
+                  "--adapt_episodes=4", "--test_nepisode=8", "--seed=3"],
     "bench": ["benchmark", "prisoners_dilemma", "--budget=tiny", "--methods=base,liam"],
     "embeddings": ["evaluate", "--checkpoint_path=zoo:prisoners_dilemma/liam", "--pool=zoo:prisoners_dilemma",
                    "--save_replay"],
@@ -79,7 +79,7 @@ def main(results: str, folder: str | None = None) -> None:
     command = [sys.executable, "-m", "omg", "view", results, "--port=0", "--no_browser"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
-    address = server.stdout.readline().strip()
+    address = server.stdout.readline().strip().rstrip("/")
     try:
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
@@ -98,7 +98,7 @@ def main(results: str, folder: str | None = None) -> None:
 
 def show(page: Page, address: str, tab: str) -> None:
     there = tab == "episodes" and EPISODE in page.request.get(f"{address}/api/episodes").text()
-    page.goto(f"{address}#{tab}" + (f"?id={EPISODE}" if there else ""))
+    page.goto(f"{address}/#{tab}" + (f"?id={EPISODE}" if there else ""))
     page.wait_for_selector(READY[tab])
     if tab == "curves":
         page.select_option("select[aria-label=groups]", "config")

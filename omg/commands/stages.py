@@ -33,6 +33,8 @@ from omg.utils.settings import UserError, choose, convert, nearest
 
 OF_A_MODEL = ("evaluate", "adapt")
 """Verbs whose subject is an earlier stage or an agent of the zoo."""
+TESTS, POINTS = 10, 50
+"""How often a method is tested and logged while it learns, where its steps are a variable of the budget."""
 STAGE_VERBS = ("collect", "pool", "pretrain", "train", *OF_A_MODEL, "compare")
 
 
@@ -93,6 +95,9 @@ def plan_of(name: str, content: Mapping[str, Any], budget: dict[str, Any], folde
     agents = make_env(env).spec.n_agents
     for key in [key for key in variables if key in ("steps", "response_steps")]:
         variables[f"{key}_per_seat"] = max(int(variables[key]) // agents, 1)
+    if "steps" in variables:
+        variables["test_interval"] = max(variables["steps_per_seat"] // TESTS, 1)
+        variables["log_interval"] = max(variables["steps_per_seat"] // POINTS, 1)
     if content.get("envs"):
         variables["envs_per_seat"] = max(int(content["envs"]) // agents // 4, 1) * 4
     builder = _Builder(env_config, shared, budget, here, variables)

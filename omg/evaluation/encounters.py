@@ -137,13 +137,14 @@ class Encounter:
         am = self.focal.am
         of_states, horizon = am.latents(self.vae, seen, batch), am.settings.H
         latents, filled = of_states.mu, time_first(batch.filled)
-        hit = hits(am.as_state(inferred, of_states), latents, filled, horizon)
+        goals = am.subgoals_in(inferred)
+        hit = hits(am.as_state(goals, of_states), latents, filled, horizon)
         # Inferred subgoals of random other time steps and episodes, for comparison.
-        time, rows, seats, size = inferred.shape
+        time, rows, seats, size = goals.shape
         real = filled.reshape(-1) > 0
         order = jnp.argsort(jax.random.uniform(key, (time * rows * seats,)) + ~real)
         place = jnp.cumsum(real) - 1
-        mixed = inferred.reshape(-1, size)[order[place]].reshape(inferred.shape)
+        mixed = goals.reshape(-1, size)[order[place]].reshape(goals.shape)
         shuffled = hits(am.as_state(mixed, of_states), latents, filled, horizon)
         exists = am.exists(batch).any(0).astype(jnp.float32)
         count = jnp.maximum(exists.sum(0), 1)
@@ -158,7 +159,7 @@ class Encounter:
         return {
             "subgoal_hit_ratio": (hit * exists).sum(0) / count,
             "shuffled_hit_ratio": (shuffled * exists).sum(0) / count,
-            "latent_distance": distance(inferred[:-1]),
+            "latent_distance": distance(goals[:-1]),
             "unchanged_distance": distance(unchanged),
         }
 
@@ -177,7 +178,8 @@ def chosen_ahead(
     network = agent.get("critic", agent["agent"])
     hidden = before_each_step(focal.unroll_on(network, seen, inferred).hidden, seen.start)
     avail = None if "critic" in agent else time_first(batch.avail_actions)
-    return choose(am.considered(of_states, Judge(network, hidden, avail), seen), am.exists(batch), am.settings, key)
+    values = am.considered(of_states, Judge(network, hidden, avail), seen, inferred)
+    return choose(values, am.exists(batch), am.settings, key)
 
 
 def hits(inferred: Array, latents: Array, filled: Array, horizon: int) -> Array:

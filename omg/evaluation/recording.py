@@ -171,7 +171,7 @@ def add_subgoals(
     seen = focal.seen(batch)
     am: Any = focal.am
     inferred, of_states = focal.infer_all(agent, seen, batch).embedding, am.latents(vae, seen, batch)
-    points = am.as_state(inferred, of_states)
+    points = am.as_state(am.subgoals_in(inferred), of_states)
     nearest = nearest_state(points, of_states.mu, time_first(batch.filled))
     chosen = chosen_ahead(focal, agent, seen, inferred, of_states, batch, key)
     now, last = np.arange(episode.steps), episode.steps

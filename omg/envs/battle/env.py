@@ -22,6 +22,7 @@ from omg.envs.multiagentenv import MultiAgentEnv, Spec, Storage, Timestep, rows_
 from omg.utils.settings import UserError
 
 NOOP, STOP, NORTH, SOUTH, EAST, WEST, FIRST_TARGET = range(7)
+MOVES = ("noop", "stop", "north", "south", "east", "west")
 LOOPS = 8
 SIGHT, SHOOT, MOVE = 9.0, 6.0, 2.0
 WIN, KILL, LARGEST_RETURN = 200.0, 10.0, 20.0
@@ -78,6 +79,7 @@ class Battle(MultiAgentEnv):
         sizes = (n, self.map.n_actions, obs_size, state_size, limit)
         agents = rows_of(0, n, 4 + ally_shield + types)
         self.spec = Spec("battle", *sizes, "cooperative", HALF, HALF, layout, agents, partial=True)
+        self.action_names = (*MOVES, *(f"target {i + 1}" for i in range(self.map.n_actions - len(MOVES))))
         one_hot = np.array([[name == t for t in self.map.type_names] for name in self._names()], np.float32)
         self.types = one_hot.reshape(n + m, types)
         worth = self.rules.hp[n:].sum() + self.rules.max_shield[n:].sum() + KILL * m + WIN

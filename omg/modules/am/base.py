@@ -33,7 +33,7 @@ class Inferred(NamedTuple):
 
     embedding: Float[Array, "time batch seat embedding"]
     """The policy's extra input."""
-    log_var: Float[Array, "time batch seat embedding"] | None = None
+    log_var: Float[Array, "time batch seat latent"] | None = None
     rest: Any = None
     """Further outputs that the model's own loss needs."""
 

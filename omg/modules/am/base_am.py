@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,7 +85,31 @@ def action_loss(logits: Float[Array, "time batch seat other action"], batch: Foc
     return masked_mean(-of_taken, mask), masked_mean(right.astype(jnp.float32), mask)
 
 
+def living(batch: FocalBatch) -> Float[Array, "time batch seat other"]:
+    """1 at every step that was taken while the other agent was alive."""
+    return time_first(batch.filled[..., None] * batch.others_alive)
+
+
 def observation_loss(decoded: Float[Array, "time batch seat other obs"], batch: FocalBatch) -> Float[Array, ""]:
     """The mean squared error of the others' present observations, while they are alive."""
-    there = time_first(batch.filled[..., None] * batch.others_alive)
+    there = living(batch)
     return masked_mean(((decoded - time_first(batch.others_obs)) ** 2).mean(-1), there)
+
+
+def later_action_loss(
+    decoder: Callable[[Array], Array], who: Float[Array, "time batch seat who"], batch: FocalBatch, key: Array
+) -> Float[Array, ""]:
+    """Cross-entropy of the others' actions some steps later, decoded from `who` and what they see then.
+
+    The distance is sampled once per update, uniformly among those of the longest episode.
+    """
+    obs, actions = time_first(batch.others_obs), time_first(batch.others_actions)
+    there = living(batch)
+    longest = jnp.maximum(batch.filled.sum(1).max(), 1).astype(jnp.int32)
+    ahead = jax.random.randint(key, (), 0, longest)
+    # Past the end: the last time step, at which no step was taken.
+    at = jnp.minimum(jnp.arange(len(obs)) + ahead, len(obs) - 1)
+    obs, actions, there = (jnp.take(x, at, axis=0) for x in (obs, actions, there))
+    logits = decoder(jnp.concatenate([who, obs.reshape(*obs.shape[:-2], -1)], -1))
+    of_taken = pick(jax.nn.log_softmax(logits.reshape(*actions.shape, -1), -1), actions)
+    return masked_mean(-of_taken, there * time_first(batch.mask)[..., None])

@@ -16,11 +16,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from omg.components.episode_buffer import FocalBatch, masked_mean, pick, time_first
+from omg.components.episode_buffer import masked_mean, time_first
 from omg.components.layers import GRU, MLP, Linear, unroll_rows
 from omg.envs.multiagentenv import Spec
 from omg.modules.am.base import AgentModel, Inferred
-from omg.modules.am.base_am import action_loss
+from omg.modules.am.base_am import action_loss, later_action_loss
 from omg.modules.vae import Gaussian, gaussian_of, kl, unit_gaussian
 from omg.utils.settings import fill, setting
 
@@ -96,30 +96,13 @@ class MeLIBA(AgentModel):
         k_permanent, k_temporal, k_later = jax.random.split(key, 3)
         m, m_t = permanent.sample(k_permanent), temporal.sample(k_temporal)
         now, accuracy = action_loss(self._split(net.now(jnp.concatenate([m, m_t], -1))), batch)
-        later = self._later_loss(net, m, batch, k_later)
+        later = later_action_loss(net.later, m, batch, k_later)
         mask = time_first(batch.mask)
         permanent_kl = masked_mean(kl(permanent, before(permanent)), mask)
         temporal_kl = masked_mean(kl(temporal, unit_gaussian(temporal)), mask)
         loss = now + later + s.meliba_beta * (permanent_kl + temporal_kl)
         metrics = {"am_loss": loss, "action_accuracy": accuracy, "later_loss": later, "permanent_kl": permanent_kl}
         return s.am_loss_coef * loss, metrics | {"temporal_kl": temporal_kl}
-
-    def _later_loss(self, net: MeLIBANetwork, m: Array, batch: FocalBatch, key: Array) -> Float[Array, ""]:
-        """Cross-entropy of the others' actions some steps later in what they see then.
-
-        The distance is sampled once per update, uniformly among those of the longest episode.
-        """
-        obs, actions = time_first(batch.others_obs), time_first(batch.others_actions)
-        there = time_first(batch.filled[..., None] * batch.others_alive)
-        longest = jnp.maximum(batch.filled.sum(1).max(), 1).astype(jnp.int32)
-        ahead = jax.random.randint(key, (), 0, longest)
-        # Past the end: the last time step, at which no step was taken.
-        at = jnp.minimum(jnp.arange(len(obs)) + ahead, len(obs) - 1)
-        then = jax.tree.map(lambda x: jnp.take(x, at, axis=0), (obs, actions, there))
-        seen_then = then[0].reshape(*then[0].shape[:-2], -1)
-        logits = self._split(net.later(jnp.concatenate([m, seen_then], -1)))
-        of_taken = pick(jax.nn.log_softmax(logits, -1), then[1])
-        return masked_mean(-of_taken, then[2] * time_first(batch.mask)[..., None])
 
     def predicted_actions(self, params, inferred):
         permanent, temporal = inferred.rest

@@ -131,15 +131,27 @@ class OMGAM(AgentModel):
         """g_t for the policy: the hindsight subgoal ḡ_t with probability η, else the inferred ĝ_t."""
         k_choose, k_mix = jax.random.split(key)
         of_states, exists = self.latents(vae, seen, batch), self.exists(batch)
-        ahead = choose(self.considered(of_states, judge, seen), exists, self.settings, k_choose)
+        embedding = jax.lax.stop_gradient(inferred.embedding)
+        values = self.considered(of_states, judge, seen, embedding)
+        ahead = choose(values, exists, self.settings, k_choose)
         subgoal = jax.lax.stop_gradient(self.goals_ahead(of_states, ahead))
         any_exists = jnp.pad(exists.any(0), ((0, 1), (0, 0), (0, 0)))
         steps_ahead = jnp.pad(ahead, ((0, 1), (0, 0), (0, 0))).astype(jnp.float32)
 
         noise = self.mixing_noise(any_exists.shape, k_mix)
         use_chosen = ((noise < self.eta(t_env)) & any_exists)[..., None]
-        goals = jnp.where(use_chosen, subgoal.mu, jax.lax.stop_gradient(inferred.embedding))
-        return Conditioning(goals, self.chosen_of(subgoal, steps_ahead, batch, vae), use_chosen)
+        given = jnp.where(use_chosen, self.with_subgoals(embedding, subgoal.mu), embedding)
+        return Conditioning(given, self.chosen_of(subgoal, steps_ahead, batch, vae), use_chosen)
+
+    def subgoals_in(self, embedding: Float[Array, "*rows embedding"]) -> Float[Array, "*rows latent"]:
+        """The inferred subgoals in the policy's extra input."""
+        return embedding
+
+    def with_subgoals(
+        self, embedding: Float[Array, "*rows embedding"], goals: Float[Array, "*rows latent"]
+    ) -> Float[Array, "*rows embedding"]:
+        """The policy's extra input with these subgoals in the place of the inferred ones."""
+        return goals
 
     @classmethod
     def encodes(cls, spec: Spec, config: Mapping[str, Any]) -> Encoded:
@@ -154,8 +166,10 @@ class OMGAM(AgentModel):
         """Which of the next H states are candidates."""
         return candidates(time_first(batch.filled), self.settings.H)
 
-    def considered(self, of_states: Gaussian, judge: Judge, seen: Seen) -> Float[Array, "ahead steps batch seat"]:
-        """The value of every candidate."""
+    def considered(
+        self, of_states: Gaussian, judge: Judge, seen: Seen, embedding: Float[Array, "time batch seat embedding"]
+    ) -> Float[Array, "ahead steps batch seat"]:
+        """The value of every candidate in the place of the inferred subgoals."""
         return candidate_values(judge, seen, of_states.mu, self.settings.H)
 
     def goals_ahead(self, of_states: Gaussian, ahead: Int[Array, "steps batch seat"]) -> Gaussian:

@@ -1,8 +1,10 @@
 """OMG+: one subgoal for each other agent; what differs from OMG can be switched off setting by setting.
 
 The subgoal of another agent is how the latent of what describes it changes within some steps: its own places in the
-global state (position, health, last action) where the environment names them, or its observation. Training reads the
-state and the others' observations and actions; inference sees the focal agent's history only.
+global state (position, health, last action) where the environment names them, or its observation. Subgoals say what
+the others do next; beside them the policy sees an embedding of who they are (`who_dim`), trained to predict what they
+do in what they see later. Training reads the state and the others' observations and actions; inference sees the focal
+agent's history only.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from omg.components.episode_buffer import FocalBatch, masked_mean, time_first
 from omg.components.layers import GRU, MLP, Linear, unroll_rows
 from omg.envs.multiagentenv import Spec
 from omg.modules.am.base import Inferred, Judge, Seen
-from omg.modules.am.base_am import action_loss, observation_loss
+from omg.modules.am.base_am import action_loss, later_action_loss, observation_loss
 from omg.modules.am.omg_am import OMGAM, Encoded, OMGSettings
 from omg.modules.vae import VAE, Gaussian, gaussian_of, kl
 from omg.utils.settings import UserError, fill, setting
@@ -46,7 +48,11 @@ class OMGPlusSettings(OMGSettings):
     eta_by: Literal["episode", "step"] = setting("episode", "OMG+: η decides for whole episodes or for every step")
     target_model: bool = setting(True, "OMG+: target networks of Q-learners see the subgoals of a target agent model")
     present_coef: float = setting(
-        1.0, "OMG+: weight of the others' present observations and actions, decoded from their subgoals", low=0
+        1.0, "OMG+: weight of the others' present observations and actions, decoded from the embedding", low=0
+    )
+    who_dim: int = setting(32, "OMG+: size of the embedding of who the others are; 0: subgoals alone", low=0)
+    later_coef: float = setting(
+        1.0, "OMG+: weight of the others' later actions, predicted from who they are and what they see then", low=0
     )
 
 
@@ -62,23 +68,35 @@ class ChosenOfOthers(NamedTuple):
         return jax.tree.map(lambda x: x[:, ids], self)
 
 
+class Others(NamedTuple):
+    """How many numbers all others see together, and how many actions they have."""
+
+    obs_size: int
+    n_actions: int
+
+
 class OMGPlusNetwork(eqx.Module):
-    """The encoder (history and s_t → a distribution over subgoals) and the decoder of the others' present."""
+    """The encoder (history and s_t → a distribution over subgoals, and who the others are) and the decoders."""
 
     fc1: Linear
     rnn: GRU
     fc_s: Linear
     posterior: MLP
     decoder: MLP
+    who: Linear | None
+    later: MLP | None
 
-    def __init__(self, own_size: int, s_size: int, settings: OMGPlusSettings, outputs: int, decoded: int, key: Array):
-        k_in, k_rnn, k_s, k_posterior, k_decoder = jax.random.split(key, 5)
-        s = settings
+    def __init__(self, own_size: int, s_size: int, settings: OMGPlusSettings, goals: int, others: Others, key: Array):
+        k_in, k_rnn, k_s, k_posterior, k_decoder, k_who, k_later = jax.random.split(key, 7)
+        s, condition = settings, settings.cond_fc_dim + settings.cond_rnn_dim
         self.fc1 = Linear(own_size, s.cond_rnn_dim, k_in)
         self.rnn = GRU(s.cond_rnn_dim, s.cond_rnn_dim, k_rnn)
         self.fc_s = Linear(s_size, s.cond_fc_dim, k_s)
-        self.posterior = MLP((s.cond_fc_dim + s.cond_rnn_dim, s.vae_hidden_dim, 2 * outputs), k_posterior)
-        self.decoder = MLP((outputs, s.vae_hidden_dim, decoded), k_decoder)
+        self.posterior = MLP((condition, s.vae_hidden_dim, 2 * goals), k_posterior)
+        self.decoder = MLP((s.who_dim + goals, s.vae_hidden_dim, others.obs_size + others.n_actions), k_decoder)
+        self.who = Linear(condition, s.who_dim, k_who) if s.who_dim else None
+        sizes = (s.who_dim + others.obs_size, s.vae_hidden_dim, others.n_actions)
+        self.later = MLP(sizes, k_later) if s.who_dim and s.later_coef else None
 
 
 class OMGPlusAM(OMGAM):
@@ -98,7 +116,7 @@ class OMGPlusAM(OMGAM):
             )
         self.others = spec.n_agents - 1
         self.modelled = self.others if self.settings.subgoal_of == "others" else 1
-        self.output_size = self.modelled * self.settings.vae_latent_dim
+        self.output_size = self.settings.who_dim + self.modelled * self.settings.vae_latent_dim
         self.in_target = self.settings.target_model
         self.of_agents = self.encodes(spec, config) == "agents"
 
@@ -106,14 +124,10 @@ class OMGPlusAM(OMGAM):
     def prior_size(self) -> int:
         return 0
 
-    @property
-    def decoded_size(self) -> int:
-        """Per other agent: its observation and one logit for every action."""
-        return self.spec.obs_size + self.spec.n_actions
-
     def init(self, key):
-        outputs, decoded = self.output_size, self.others * self.decoded_size
-        return {"omg_plus_am": OMGPlusNetwork(self.own_size, self.s_size, self.settings, outputs, decoded, key)}
+        goals = self.output_size - self.settings.who_dim
+        others = Others(self.others * self.spec.obs_size, self.others * self.spec.n_actions)
+        return {"omg_plus_am": OMGPlusNetwork(self.own_size, self.s_size, self.settings, goals, others, key)}
 
     def init_memory(self, params, prior):
         return jnp.zeros((*prior.shape[:-1], self.hidden_size))
@@ -123,15 +137,26 @@ class OMGPlusAM(OMGAM):
     def infer(self, params, seen, memory):
         net = params["omg_plus_am"]
         memory = net.rnn.step(jax.nn.relu(net.fc1(seen.own)), memory)
-        return self._subgoal(net, seen, memory).mu, memory
+        inferred = self._inferred(net, seen, memory)
+        return inferred.embedding, memory
 
     def infer_all(self, params, seen, memory):
         net = params["omg_plus_am"]
         hidden = unroll_rows(net.rnn, jax.nn.relu(net.fc1(seen.own)), memory)
-        return Inferred(*self._subgoal(net, seen, hidden))
+        return self._inferred(net, seen, hidden)
 
-    def _subgoal(self, net: OMGPlusNetwork, seen: Seen, hidden: Array) -> Gaussian:
-        return gaussian_of(net.posterior(jnp.concatenate([jax.nn.relu(net.fc_s(seen.s)), hidden], -1)))
+    def _inferred(self, net: OMGPlusNetwork, seen: Seen, hidden: Array) -> Inferred:
+        """Who the others are, and a distribution over their subgoals."""
+        condition = jnp.concatenate([jax.nn.relu(net.fc_s(seen.s)), hidden], -1)
+        subgoal = gaussian_of(net.posterior(condition))
+        who = [] if net.who is None else [net.who(condition)]
+        return Inferred(jnp.concatenate([*who, subgoal.mu], -1), subgoal.log_var)
+
+    def subgoals_in(self, embedding):
+        return embedding[..., self.settings.who_dim :]
+
+    def with_subgoals(self, embedding, goals):
+        return jnp.concatenate([embedding[..., : self.settings.who_dim], goals], -1)
 
     # --- learning
 
@@ -204,10 +229,12 @@ class OMGPlusAM(OMGAM):
             inplace=False,
         )  # fmt: skip
 
-    def considered(self, of_states: Gaussian, judge: Judge, seen: Seen) -> Array:
+    def considered(self, of_states: Gaussian, judge: Judge, seen: Seen, embedding: Array) -> Array:
         if self.settings.subgoal_form == "change":
             judge = judge._replace(present=of_states.mu)
-        return super().considered(of_states, judge, seen)
+        # Who the others are stands before the subgoals and is the same for every candidate.
+        own = jnp.concatenate([seen.own, embedding[..., : self.settings.who_dim]], -1)
+        return super().considered(of_states, judge, seen._replace(own=own), embedding)
 
     def mixing_noise(self, shape: tuple[int, ...], key: Array) -> Array:
         if self.settings.eta_by == "step":
@@ -221,9 +248,9 @@ class OMGPlusAM(OMGAM):
         return ChosenOfOthers(subgoal, ahead, then * counted)
 
     def loss(self, params, seen, batch, inferred, chosen: Any, key):
-        """The chosen subgoals' weighted log-likelihood (or KL), and the others' present decoded from ĝ."""
+        """The chosen subgoals' weighted log-likelihood (or KL), and what the others do now and later."""
         s = self.settings
-        posterior = Gaussian(inferred.embedding, inferred.log_var)
+        posterior = Gaussian(self.subgoals_in(inferred.embedding), inferred.log_var)
         mask = time_first(batch.mask)[..., None] * chosen.counts
         of_each, target = (jax.tree.map(self._split, g) for g in (posterior, chosen.subgoal))
         if s.subgoal_loss == "kl":
@@ -238,11 +265,15 @@ class OMGPlusAM(OMGAM):
         }
         total = goal_loss
         if s.present_coef:
-            obs, logits = self._decode(params, posterior.mu)
+            obs, logits = self._decode(params, inferred.embedding)
             obs_loss = observation_loss(obs, batch)
             act_loss, accuracy = action_loss(logits, batch)
             total = total + s.present_coef * (obs_loss + act_loss)
             metrics |= {"am_obs_loss": obs_loss, "action_accuracy": accuracy}
+        decoder = params["omg_plus_am"].later
+        if decoder is not None:
+            metrics["later_loss"] = later_action_loss(decoder, inferred.embedding[..., : s.who_dim], batch, key)
+            total = total + s.later_coef * metrics["later_loss"]
         return s.am_loss_coef * total, {"am_loss": total, **metrics}
 
     def predicted_actions(self, params, inferred):
@@ -253,8 +284,8 @@ class OMGPlusAM(OMGAM):
     def _split(self, flat: Float[Array, "*rows flat"]) -> Float[Array, "*rows other latent"]:
         return flat.reshape(*flat.shape[:-1], self.modelled, -1)
 
-    def _decode(self, params, goals: Array) -> tuple[Array, Array]:
-        others = params["omg_plus_am"].decoder(goals).reshape(*goals.shape[:-1], self.others, -1)
+    def _decode(self, params, embedding: Array) -> tuple[Array, Array]:
+        others = params["omg_plus_am"].decoder(embedding).reshape(*embedding.shape[:-1], self.others, -1)
         return others[..., : self.spec.obs_size], others[..., self.spec.obs_size :]
 
 

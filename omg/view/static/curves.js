@@ -24,18 +24,20 @@ export function make(main, query) {
   let plot = null, content = null, drawn = null, left = false, ways = BY;
 
   const asked = () => [...chosen().map((id) => ["id", id]), ...Object.entries(options).filter(([, value]) => value !== "")];
-  let everything = [];
+  let everything = [], environment = "";
   const chosen = () => (ids.length ? ids : everything);
 
   async function update() {
     if (!ids.length) {
-      everything = (await ask("runs")).runs.filter((run) => run.state !== "damaged" && run.steps > 0).sort((a, b) => a.changed - b.changed).slice(-12).map((run) => run.id);
+      const drawable = (await ask("runs")).runs.filter((run) => run.state !== "damaged" && run.steps > 0).sort((a, b) => a.changed - b.changed);
+      environment = drawable.at(-1)?.env ?? "";
+      everything = drawable.filter((run) => run.env === environment).slice(-12).map((run) => run.id);
       if (!everything.length) {
         place.replaceChildren(h("div", { class: "empty" }, "No runs to draw yet."));
         return;
       }
     }
-    count.textContent = ids.length ? `${ids.length} runs` : `the last ${everything.length} runs; choose others under Runs`;
+    count.textContent = ids.length ? `${ids.length} runs` : `the last ${everything.length} runs on ${environment.replaceAll("_", " ")}; choose others under Runs`;
     if (!ways.some(([value]) => value === options.by)) {
       // A setting of other runs: these need not have it.
       const wanted = options.by;
@@ -62,11 +64,13 @@ export function make(main, query) {
     drawn = state;
     const places = [...new Set(content.curves.flatMap((curve) => curve.x))].sort((a, b) => a - b);
     const at = new Map(places.map((value, i) => [value, i]));
-    const series = [{ label: options.x }], data = [places], bands = [];
+    // No number is shown before the pointer is on the plot.
+    const value = (_, v) => (v == null ? "" : short(Number(v.toPrecision(4))));
+    const series = [{ label: options.x, value }], data = [places], bands = [];
     content.curves.forEach((curve, i) => {
       const colour = palette()[i % palette().length], name = curve.name + (curve.seeds > 1 ? ` (${curve.seeds} seeds)` : "");
       const on = (values) => { const row = places.map(() => undefined); curve.x.forEach((v, j) => { row[at.get(v)] = values[j]; }); return row; };
-      series.push({ label: name, stroke: colour, width: 2, spanGaps: true });
+      series.push({ label: name, stroke: colour, width: 2, spanGaps: true, value });
       data.push(on(curve.mean));
       if (curve.seeds > 1) {
         const first = series.length;

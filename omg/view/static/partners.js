@@ -3,6 +3,7 @@ import { ask, css, fixed, go, h, number, palette } from "./page.js";
 import { paint } from "./scene.js";
 
 export const title = "Partners";
+const NUMBERS = new Set(["score", "seeds", "steps", "return", "seed"]);
 const BOUNDS = new Set(["random", "scripted", "blind", "oracle", "best_response"]);
 
 export function make(main) {
@@ -28,7 +29,7 @@ function benchmark({ id, tasks }) {
     const low = Math.min(0, ...ends), high = Math.max(1, ...ends), at = (v) => `${(100 * (v - low)) / (high - low)}%`;
     return [h("h2", {}, `${task}: scores with unseen partners`), h("p", { class: "quiet" }, `${id} · 0: random play, 1: a best response to each partner; interquartile means and 95 % intervals over seeds and partners`),
       h("div", { class: "card scroll" }, h("table", { class: "benchmark" },
-        h("thead", {}, h("tr", {}, ...["method", "score", "interval", "", "seeds", "partners"].map((name) => h("th", {}, name)))),
+        h("thead", {}, h("tr", {}, ...["method", "score", "interval", "", "seeds", "partners"].map((name) => h("th", NUMBERS.has(name) ? { class: "number" } : {}, name)))),
         h("tbody", {}, ...methods.map((m) => h("tr", {}, h("td", {}, m.method), h("td", { class: "number" }, fixed(m.score)),
           h("td", {}, m.seeds > 1 ? `[${fixed(m.low)}, ${fixed(m.high)}]` : ""),
           h("td", {}, h("div", { class: "interval" + (BOUNDS.has(m.method) ? " bound" : "") },
@@ -95,6 +96,6 @@ function pool({ id, env, members }) {
   const shipped = id.startsWith("zoo:");
   return [h("h2", {}, `Pool: ${shipped ? id : env.replaceAll("_", " ")}`),
     h("p", { class: "quiet" }, shipped ? `ships with the package, ${members.length} members: --pool=${id}` : `${id} · ${members.length} members`),
-    h("div", { class: "card scroll" }, h("details", { open: !shipped && members.length <= 24 }, h("summary", {}, "members"), h("table", {}, h("thead", {}, h("tr", {}, ...columns.map(([, name]) => h("th", {}, name)))),
+    h("div", { class: "card scroll" }, h("details", { open: !shipped && members.length <= 24 }, h("summary", {}, "members"), h("table", {}, h("thead", {}, h("tr", {}, ...columns.map(([, name]) => h("th", NUMBERS.has(name) ? { class: "number" } : {}, name)))),
       h("tbody", {}, ...members.map((member) => h("tr", {}, ...columns.map(([key]) => h("td", typeof member[key] === "number" ? { class: "number" } : {}, typeof member[key] === "number" ? number(member[key]) : String(member[key] ?? "")))))))))];
 }
