@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from omg.artifacts import open_pool
 from omg.build import args_sanity_check, build, make_env
@@ -129,6 +130,7 @@ def with_pool(
         raise UserError(f"the pool in {pool.folder} has no members yet.")
     groups, episodes = pool.groups(env.spec, ids), int(config["test_nepisode"])
     make_folder(folder)
+    embeddings: dict[str, np.ndarray] = {}
     if config["save_replay"]:
         check_render(env)
         key = jax.random.key(config["seed"])
@@ -138,9 +140,11 @@ def with_pool(
             recorded = record_each(env, player.mac, player.params[0], group, key, player.vae, name, members)
             for member, episode in zip(members, recorded, strict=True):
                 episode.save(folder / "episodes" / check_name(member, "member"))
+                if episode.embedding is not None:
+                    embeddings[member] = episode.embedding
         save_replay(recorded[-1], folder / "replay.gif")
     results, played = play_all(env, player, groups, episodes, f"{player.name} with {len(ids)} partners")
-    estimates = report.write(folder, pool, results, seeds, f"{player.name} on {config['env_config']}")
+    estimates = report.write(folder, pool, results, seeds, f"{player.name} on {config['env_config']}", embeddings)
     return {"episodes_per_opponent": played, "opponents": report.plain_numbers(estimates)}
 
 

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 from omg.components.episode_buffer import EpisodeBatch, FocalBatch, make_scheme, refine, time_first
 from omg.controllers.basic_controller import BasicMAC, before_each_step
 from omg.controllers.om_controller import MultiModuleMAC, Side, TeamPolicies
 from omg.envs import MultiAgentEnv
-from omg.modules.am import Judge, Seen
+from omg.modules.am import Inferred, Judge, Seen
 from omg.modules.am.omg_am import choose
 from omg.modules.vae import VAE, Gaussian
 from omg.runners import EpisodeStats, PolicyGroup, VectorRunner
@@ -117,9 +117,7 @@ class Encounter:
         """The agent model's measures per episode `[batch, seat]`, and its mean embedding."""
         seen = self.focal.seen(batch)
         inferred = self.focal.infer_all(agent, seen, batch)
-        mask = time_first(batch.mask)
-        steps = jnp.maximum(mask.sum(0), 1)
-        embedding = (inferred.embedding * mask[..., None]).sum(0) / steps[..., None]
+        mask, embedding = time_first(batch.mask), mean_embedding(inferred, batch)
         numbers = {}
         probabilities = self.focal.am.predicted_actions(agent, inferred)
         if probabilities is not None:
@@ -162,6 +160,12 @@ class Encounter:
             "latent_distance": distance(goals[:-1]),
             "unchanged_distance": distance(unchanged),
         }
+
+
+def mean_embedding(inferred: Inferred, batch: FocalBatch) -> Float[Array, "batch seat embedding"]:
+    """Over the steps that the focal agent took."""
+    mask = time_first(batch.mask)[..., None]
+    return (inferred.embedding * mask).sum(0) / jnp.maximum(mask.sum(0), 1)
 
 
 def chosen_ahead(

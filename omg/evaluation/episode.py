@@ -74,6 +74,8 @@ class Episode:
     cooperative: bool
     focal: int | None = None
     shown: list[Rows | Moments | Imagined] = field(default_factory=list)
+    embedding: np.ndarray | None = None
+    """The mean embedding of the focal agent's agent model, if it has one; not part of the file."""
 
     @property
     def steps(self) -> int:

@@ -28,7 +28,7 @@ from omg.controllers import BasicMAC, Controller, HopMAC
 from omg.controllers.om_controller import MultiModuleMAC, Side, TeamPolicies
 from omg.envs import MultiAgentEnv
 from omg.envs.scene import Scene
-from omg.evaluation.encounters import chosen_ahead, nearest_state
+from omg.evaluation.encounters import chosen_ahead, mean_embedding, nearest_state
 from omg.evaluation.episode import Episode, Imagined, Moments, Rows
 from omg.modules.vae import VAE
 from omg.runners import PolicyGroup, VectorRunner
@@ -96,6 +96,8 @@ def record_each(
                 add_subgoals(episode, env, played[row], focal, agent, focal_batch, vae, key, row)
             add_predictions(episode, focal, agent, focal_batch, row)
             add_policy(episode, focal, agent, focal_batch, row)
+            inferred = focal.infer_all(agent, focal.seen(focal_batch), focal_batch)
+            episode.embedding = np.asarray(mean_embedding(inferred, focal_batch)[row, 0])
         episodes.append(episode)
     return episodes
 

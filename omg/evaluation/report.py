@@ -36,9 +36,17 @@ def by_split(pool: Pool, seeds: Sequence[Sequence[Result]]) -> dict[str, dict[st
 
 
 def write(
-    folder: Path, pool: Pool, seeds: Sequence[Sequence[Result]], numbers: Sequence[int], title: str
+    folder: Path,
+    pool: Pool,
+    seeds: Sequence[Sequence[Result]],
+    numbers: Sequence[int],
+    title: str,
+    recorded: Mapping[str, np.ndarray] | None = None,
 ) -> dict[str, dict[str, Estimate]]:
-    """Table, CSV, figure, embeddings in two dimensions; returns the estimates. `numbers` are the seeds themselves."""
+    """Table, CSV, figure, embeddings in two dimensions; returns the estimates.
+
+    `numbers` are the seeds themselves; `recorded` are the embeddings of recorded episodes, by member.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     estimates = by_split(pool, seeds)
     several = "mean [95 % interval over seeds]" if len(seeds) > 1 else "mean (one seed)"
@@ -63,7 +71,7 @@ def write(
                 writer.writerow([member.name, member.algorithm, member.split, seed, *values])
     write_json(folder / "partners.json", plain_numbers(estimates))
     bars(folder / "opponents.png", pool, seeds, title)
-    embeddings(folder / "embeddings.png", pool, seeds[0], title)
+    embeddings(folder / "embeddings.png", pool, seeds[0], title, recorded or {})
     return estimates
 
 
@@ -91,20 +99,27 @@ def bars(path: Path, pool: Pool, seeds: Sequence[Sequence[Result]], title: str) 
     save(figure, path)
 
 
-def embeddings(path: Path, pool: Pool, met: Sequence[Result], title: str) -> None:
-    """Every episode's mean embedding along the first two principal components, coloured by opponent."""
+def embeddings(path: Path, pool: Pool, met: Sequence[Result], title: str, recorded: Mapping[str, np.ndarray]) -> None:
+    """Every episode's mean embedding along the first two principal components, coloured by opponent.
+
+    The file beside the figure also says where the recorded episodes lie.
+    """
     points = np.concatenate([m.embeddings for m in met])
     if points.shape[1] < 2:
         return
-    centred = points - points.mean(0)
+    centre = points.mean(0)
+    centred = points - centre
     _, _, directions = np.linalg.svd(centred, full_matrices=False)
     flat = centred @ directions[:2].T
     ends = np.cumsum([len(m.embeddings) for m in met])
     split = np.split(np.round(flat, 4), ends[:-1])
-    listed = [
+    listed: list[dict[str, Any]] = [
         {"name": pool.members[m.member].name, "split": pool.members[m.member].split, "points": points.tolist()}
         for m, points in zip(met, split, strict=True)
     ]
+    for member in listed:
+        if member["name"] in recorded:
+            member["recorded"] = np.round((recorded[member["name"]] - centre) @ directions[:2].T, 4).tolist()
     write_json(path.with_suffix(".json"), {"title": title, "members": listed})
     figure, axes = pyplot().subplots(figsize=(7, 5), layout="constrained")
     colours, start = pyplot().get_cmap("tab20"), 0

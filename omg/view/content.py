@@ -208,15 +208,16 @@ def _crossplay(path: Path) -> dict[str, Any]:
 
 
 def _embeddings(path: Path) -> dict[str, Any]:
-    """Mean embeddings of episodes in two dimensions, by partner; `episode` says where one of them is recorded."""
+    """Mean embeddings of episodes in two dimensions, by partner; `at` is that of the episode that is recorded."""
     content = json.loads(path.read_text())
     members = []
     for member in content["members"]:
         points = [[float(x), float(y)] for x, y in member["points"]]
         recorded = path.parent / "episodes" / str(member["name"]) / EPISODE
+        at = member.get("recorded")
         members.append({
             "name": str(member["name"]), "split": str(member["split"]), "points": points,
-            "recorded": recorded.is_file(),
+            "recorded": recorded.is_file(), "at": None if at is None else [float(x) for x in at],
         })  # fmt: skip
     return {"title": str(content["title"]), "members": members}
 

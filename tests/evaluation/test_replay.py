@@ -168,6 +168,8 @@ def test_every_member_of_a_group_has_an_episode_of_its_own():
     assert second.actions[0, 1] == 0
     for episode in (first, second):
         np.testing.assert_array_equal(episode.shown[0].taken[:, 0], episode.actions[:, 1])
+        # The naive model's embedding are the predicted probabilities.
+        np.testing.assert_allclose(episode.embedding, episode.shown[0].values[:, 0].mean(0), rtol=1e-5)
         np.testing.assert_array_equal(np.nanargmax(episode.shown[1].values[:, 0], -1), episode.actions[:, 0])
         assert len(episode.scenes) == 6
 

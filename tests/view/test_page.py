@@ -115,12 +115,14 @@ def test_predictions_beside_the_board_are_those_of_the_episode(results, serve, p
 
 
 def test_the_episode_of_the_partner_under_the_pointer_plays(results, serve, page):
-    """All dots of one partner are moved to one corner, so that the pointer finds it."""
+    """The recorded episodes lie in two corners, where the pointer finds them."""
     path = results / "evaluated/embeddings.json"
     content = json.loads(path.read_text())
     by_name = {member["name"]: member for member in content["members"]}
     assert set(by_name) == {"tit_for_tat", "always_defect"}
-    by_name["tit_for_tat"]["points"], by_name["always_defect"]["points"] = [[0, 0]], [[1, 1]]
+    for name, corner in (("tit_for_tat", 0), ("always_defect", 1)):
+        assert np.isfinite(by_name[name]["recorded"]).all()
+        by_name[name] |= {"points": [[0.5, 0.5]], "recorded": [corner, corner]}
     path.write_text(json.dumps(content))
     site = serve(results)
     page.goto(site.address + "#partners")

@@ -39,10 +39,10 @@ function benchmark({ id, tasks }) {
   });
 }
 
-// The mean embedding of every episode. Under the pointer: the partner's name, and its recorded episode plays.
+// The mean embedding of every episode; a ring marks the recorded one. Under the pointer: the partner's name, and its recorded episode plays.
 function embeddings({ id, title: name, members }) {
   const canvas = h("canvas", { class: "scatter", "aria-label": "embeddings" }), preview = h("canvas"), caption = h("p", { class: "quiet", role: "status" }, "Point at a dot.");
-  const all = members.flatMap((member) => member.points), span = (axis) => [Math.min(...all.map((p) => p[axis])), Math.max(...all.map((p) => p[axis]))];
+  const all = members.flatMap((member) => (member.at ? [...member.points, member.at] : member.points)), span = (axis) => [Math.min(...all.map((p) => p[axis])), Math.max(...all.map((p) => p[axis]))];
   const [[left, right], [low, high]] = [span(0), span(1)], size = 420;
   const place = ([x, y]) => [14 + ((size - 28) * (x - left)) / Math.max(right - left, 1e-9), size - 14 - ((size - 28) * (y - low)) / Math.max(high - low, 1e-9)];
   let chosen = null, timer = null;
@@ -56,17 +56,26 @@ function embeddings({ id, title: name, members }) {
       pen.globalAlpha = chosen === null ? 0.65 : chosen === i ? 1 : 0.12;
       for (const point of member.points) { const [x, y] = place(point); pen.beginPath(); pen.arc(x, y, 3, 0, 2 * Math.PI); pen.fill(); }
     });
+    members.forEach((member, i) => {
+      if (!member.at || (chosen !== null && chosen !== i)) return;
+      const [x, y] = place(member.at);
+      pen.globalAlpha = 1;
+      pen.fillStyle = palette()[i % palette().length];
+      pen.strokeStyle = css("--ink");
+      pen.lineWidth = chosen === i ? 2 : 1;
+      pen.beginPath(); pen.arc(x, y, 5, 0, 2 * Math.PI); pen.fill(); pen.stroke();
+    });
   };
   canvas.stop = () => clearInterval(timer);
   canvas.addEventListener("mousemove", async (event) => {
     const box = canvas.getBoundingClientRect(), at = [event.clientX - box.left, event.clientY - box.top].map((v) => (v * size) / box.width);
     let best = [14, null];
-    members.forEach((member, i) => member.points.forEach((point) => { const [x, y] = place(point), d = Math.hypot(x - at[0], y - at[1]); if (d < best[0]) best = [d, i]; }));
+    members.forEach((member, i) => (member.at ? [...member.points, member.at] : member.points).forEach((point) => { const [x, y] = place(point), d = Math.hypot(x - at[0], y - at[1]); if (d < best[0]) best = [d, i]; }));
     if (best[1] === chosen) return;
     chosen = best[1];
     canvas.redraw();
     clearInterval(timer);
-    caption.textContent = chosen === null ? "Point at a dot." : `${members[chosen].name} (${members[chosen].split})` + (members[chosen].recorded ? "; click to open its episode" : "; not recorded: evaluate with --save_replay");
+    caption.textContent = chosen === null ? "Point at a dot." : `${members[chosen].name} (${members[chosen].split})` + (members[chosen].recorded ? "; the ringed episode plays, click to open it" : "; not recorded: evaluate with --save_replay");
     canvas.dataset.partner = chosen === null ? "" : members[chosen].name;
     if (chosen === null || !members[chosen].recorded) return;
     const now = chosen, episode = await ask("episode", [["id", where(now)]]);
@@ -79,7 +88,7 @@ function embeddings({ id, title: name, members }) {
   canvas.addEventListener("click", () => { if (chosen !== null && members[chosen].recorded) go("episodes", [["id", where(chosen)]]); });
   const where = (i) => `${id === "." ? "" : `${id}/`}episodes/${members[i].name}/episode.json`;
   canvas.redraw();
-  return [h("h2", {}, `Embeddings: ${name}`), h("p", { class: "quiet" }, `${id} · the mean embedding of every episode, along the first two principal components; one colour for each partner`),
+  return [h("h2", {}, `Embeddings: ${name}`), h("p", { class: "quiet" }, `${id} · the mean embedding of every episode, along the first two principal components; one colour for each partner, a ring around the recorded episode`),
     h("div", { class: "card bar" }, canvas, h("div", {}, preview, caption))];
 }
 
