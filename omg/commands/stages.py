@@ -96,8 +96,12 @@ def plan_of(name: str, content: Mapping[str, Any], budget: dict[str, Any], folde
     for key in [key for key in variables if key in ("steps", "response_steps")]:
         variables[f"{key}_per_seat"] = max(int(variables[key]) // agents, 1)
     if "steps" in variables:
-        variables["test_interval"] = max(variables["steps_per_seat"] // TESTS, 1)
-        variables["log_interval"] = max(variables["steps_per_seat"] // POINTS, 1)
+        # Intervals count the steps of all seats, as `steps` does.
+        variables = {
+            "test_interval": max(int(variables["steps"]) // TESTS, 1),
+            "log_interval": max(int(variables["steps"]) // POINTS, 1),
+            **variables,
+        }
     if content.get("envs"):
         variables["envs_per_seat"] = max(int(content["envs"]) // agents // 4, 1) * 4
     builder = _Builder(env_config, shared, budget, here, variables)

@@ -82,7 +82,11 @@ def record_each(
     n = env.spec.n_agents
     mac = MultiModuleMAC(env.spec, focal, (0,), (Side(opponents.mac, tuple(range(1, n)), opponents.size),))
     played, batch = play_episodes(env, mac, TeamPolicies(agent, (opponents.policies,)), key, n * opponents.size)
-    focal_batch = refine(batch, n) if isinstance(focal, BasicMAC) else None
+    focal_batch, embeddings = None, np.zeros(())
+    if isinstance(focal, BasicMAC):
+        focal_batch = refine(batch, n)
+        inferred = focal.infer_all(agent, focal.seen(focal_batch), focal_batch)
+        embeddings = np.asarray(mean_embedding(inferred, focal_batch))
     episodes = []
     for row, member in enumerate(members):
         # The first rows have the agent in the first seat, with one member after the other.
@@ -96,8 +100,7 @@ def record_each(
                 add_subgoals(episode, env, played[row], focal, agent, focal_batch, vae, key, row)
             add_predictions(episode, focal, agent, focal_batch, row)
             add_policy(episode, focal, agent, focal_batch, row)
-            inferred = focal.infer_all(agent, focal.seen(focal_batch), focal_batch)
-            episode.embedding = np.asarray(mean_embedding(inferred, focal_batch)[row, 0])
+            episode.embedding = embeddings[row, 0]
         episodes.append(episode)
     return episodes
 

@@ -91,7 +91,9 @@ class QLearner4AM(MixingLearner):
             return condition.embedding
         inferred = self.mac.infer_all(target, seen, batch).embedding
         if condition.in_hindsight is not None:
-            inferred = jnp.where(condition.in_hindsight, condition.embedding, inferred)
+            am: Any = self.mac.am
+            chosen = am.with_subgoals(inferred, am.subgoals_in(condition.embedding))
+            inferred = jnp.where(condition.in_hindsight, chosen, inferred)
         return jax.lax.stop_gradient(inferred)
 
     def values(

@@ -120,7 +120,7 @@ class Content:
             try:
                 content = self._cached(place, path, [path], partial(read, path))
                 out[place].append({"id": self._id(path.parent), **content})
-            except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+            except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
                 problem = f"{type(error).__name__}: {error}".split("\n")[0][:200]
                 out["problems"].append({"id": self._id(path), "problem": problem})
         for path in sorted(ZOO.glob(f"*/{POOL}")):
@@ -214,10 +214,13 @@ def _embeddings(path: Path) -> dict[str, Any]:
     for member in content["members"]:
         points = [[float(x), float(y)] for x, y in member["points"]]
         recorded = path.parent / "episodes" / str(member["name"]) / EPISODE
-        at = member.get("recorded")
+        at = None
+        if recorded.is_file() and "recorded" in member:
+            x, y = member["recorded"]
+            at = [float(x), float(y)]
         members.append({
             "name": str(member["name"]), "split": str(member["split"]), "points": points,
-            "recorded": recorded.is_file(), "at": None if at is None else [float(x) for x in at],
+            "recorded": recorded.is_file(), "at": at,
         })  # fmt: skip
     return {"title": str(content["title"]), "members": members}
 

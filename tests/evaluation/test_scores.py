@@ -5,7 +5,7 @@ import csv
 import numpy as np
 import pytest
 
-from omg.commands import benchmark
+from omg.commands import benchmark, stages
 from omg.evaluation.scores import Bounds, probability_of_improvement, stratified
 from omg.utils.settings import UserError
 
@@ -58,9 +58,24 @@ def test_a_task_trains_its_bounds_with_unseen_partners_and_its_methods_with_the_
     assert commands["omg"].get("vae_path") == str(tmp_path / "vae_of_omg")
     steps = task.budget["variables"]["steps"]
     assert commands["base"].get("t_max") == steps // 2, "the budget counts the steps of both seats"
+    assert steps // commands["base"].get("test_interval") == stages.TESTS, "as the interval does"
+    assert steps // commands["oracle"].get("log_interval") == stages.POINTS
+    assert commands["pool"].get("test_interval") is None
     assert {"oracle_partners", "blind_partners", "base_partners", "omg_partners"} <= set(commands)
     names = [stage.title for stage in plan.stages]
     assert names.index("pool") == 0
+
+
+def test_a_task_may_say_how_often_it_is_tested(tmp_path):
+    own = tmp_path / "own.yaml"
+    for where, value in (("settings: {test_interval: 7}", 7), ("train: {test_interval: 8}", 8)):
+        own.write_text(f"based_on: lbf_7x7\n{where}\n")
+        plan = benchmark.plan_of(benchmark.read(str(own), "paper"), ["base"], tmp_path)
+        assert next(s.command for s in plan.stages if s.title == "base").get("test_interval") == value
+    task = benchmark.read("lbf_7x7", "paper")
+    task = task._replace(budget=task.budget | {"variables": task.budget["variables"] | {"test_interval": 9}})
+    plan = benchmark.plan_of(task, ["base"], tmp_path)
+    assert next(s.command for s in plan.stages if s.title == "base").get("test_interval") == 9
 
 
 def test_a_task_can_define_methods_of_its_own(tmp_path):

@@ -1,5 +1,7 @@
 """All agent models: what they may see while acting. OMG+, MeLIBA and the mixture: losses against plain loops."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 from omg.components.episode_buffer import all_agents, time_first
 from omg.controllers import BasicMAC
 from omg.envs import make
+from omg.evaluation.encounters import Encounter
 from omg.learners import QLearner4AM
 from omg.learners.am_learner import AMLearner, VAESettings
 from omg.modules.agents import AgentSettings, IDVRNNAgent
@@ -250,8 +253,7 @@ def test_the_chosen_subgoals_likelihood_and_the_others_present(hunt):
     np.testing.assert_allclose(metrics["later_loss"], later, rtol=1e-4)
     total = np.mean(unlikely) + 0.25 * (np.mean(squared) + np.mean(cross_entropy)) + 3 * later
     np.testing.assert_allclose(loss, 0.5 * total, rtol=1e-4)
-    mac, am, params = model(env, am_model="omg_plus_am", subgoal_loss="kl", present_coef=0.0, later_coef=0.0)
-    assert params["omg_plus_am"].later is None
+    mac, am, params = model(env, am_model="omg_plus_am", subgoal_loss="kl", present_coef=0.0, who_dim=0)
     divergence = kl(
         *(
             Gaussian(*(x.reshape(*x.shape[:-1], 2, LATENT) for x in g))
@@ -259,7 +261,7 @@ def test_the_chosen_subgoals_likelihood_and_the_others_present(hunt):
         )
     )
     at = tuple(np.nonzero(np.asarray(time_first(batch.mask)[..., None] * chosen.counts)))
-    loss, metrics = am.loss(params, seen, batch, inferred, chosen, KEY)
+    loss, metrics = am.loss(params, seen, batch, inferred._replace(embedding=inferred.embedding[..., 2:]), chosen, KEY)
     np.testing.assert_allclose(loss, np.asarray(divergence)[at].mean(), rtol=1e-4)
     assert am.predicted_actions(params, inferred) is None
 
@@ -362,6 +364,11 @@ def test_hindsight_subgoals_are_the_same_for_both_networks(hunt):
     assert used.any()
     np.testing.assert_array_equal(frozen[used][:, 2:], condition.chosen.subgoal.mu[used])
     np.testing.assert_array_equal(condition.embedding[..., :2], inferred.embedding[..., :2], err_msg="who they are")
+    moved = state.params | {"omg_plus_am": jax.tree.map(lambda x: x + 0.1, state.params["omg_plus_am"])}
+    inferred = learner.mac.infer_all(moved, seen, batch)
+    condition = learner.condition(moved, state.target, seen, batch, inferred, jnp.int32(0), KEY)
+    later = learner.target_embedding(state.target, seen, batch, condition)
+    np.testing.assert_array_equal(later[..., :2], frozen[..., :2], err_msg="who they are, by the target model")
 
 
 # --- MeLIBA
@@ -475,6 +482,26 @@ def test_the_choice_is_the_best_candidate_of_the_judge(hunt):
     np.testing.assert_allclose(values[0, 0], by_hand, rtol=1e-3, atol=1e-5)
 
 
+def test_the_measures_of_subgoals_do_not_read_who_the_others_are(hunt):
+    """Subgoals that are what happens next are hits, whatever stands beside them; unchanged ones are not."""
+    env, batch = hunt
+    mac, am, _ = model(env, am_model="omg_plus_am", mask_dead=False)
+    params, seen, vae = jax.jit(mac.init_params)(KEY), mac.seen(batch), vae_of(env)
+    mu = am.latents(vae, seen, batch).mu
+    ahead = jnp.concatenate([mu[1:], mu[-1:]]) - mu
+
+    @jax.jit
+    def measured(who, goals):
+        embedding = jnp.concatenate([jnp.full((*mu.shape[:3], 2), who), goals], -1)
+        return Encounter.measure_subgoals(SimpleNamespace(focal=mac, vae=vae), params, seen, embedding, batch, KEY)
+
+    one, other, still = measured(0.0, ahead), measured(7.0, ahead), measured(0.0, 0 * ahead)
+    for name in ("subgoal_hit_ratio", "shuffled_hit_ratio"):
+        np.testing.assert_array_equal(one[name], other[name])
+    assert float(one["subgoal_hit_ratio"].mean()) > 0.8
+    assert float(still["subgoal_hit_ratio"].mean()) < 0.2
+
+
 def test_without_the_second_embedding_the_policy_sees_subgoals_alone(hunt):
     env, _ = hunt
     _, with_who, _ = model(env, am_model="omg_plus_am")
@@ -485,6 +512,7 @@ def test_without_the_second_embedding_the_policy_sees_subgoals_alone(hunt):
 
 
 def test_omg_plus_refuses_what_it_would_ignore(hunt):
-    for config in ({"obs_is_state": True}, {"carry_over": True}):
+    untrained = {"later_coef": 0.0, "present_coef": 0.0}
+    for config in ({"obs_is_state": True}, {"carry_over": True}, untrained):
         with pytest.raises(UserError, match=next(iter(config))):
             model(hunt[0], am_model="omg_plus_am", **config)

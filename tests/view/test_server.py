@@ -93,6 +93,9 @@ def test_damaged_files_are_named_and_the_rest_is_shown(results):
     (results / "bench/benchmark.csv").write_text("task,method\nx,y\n")
     (results / "cross/crossplay.csv").write_text("agent,a,b\na,1\n")
     (results / "pool/pool.json").write_text("[]")
+    embeddings = json.loads((results / "evaluated/embeddings.json").read_text())
+    embeddings["members"][0]["recorded"] = [1]
+    (results / "evaluated/embeddings.json").write_text(json.dumps(embeddings))
     content = Content(results)
     states = {row["id"]: row["state"] for row in content.runs()["runs"]}
     assert states == {"team": "damaged", "focal": "finished"}
@@ -101,7 +104,23 @@ def test_damaged_files_are_named_and_the_rest_is_shown(results):
     with pytest.raises(UserError, match="damaged"):
         content.config("team")
     partners = content.partners()
-    assert {p["id"] for p in partners["problems"]} == {"bench/benchmark.csv", "cross/crossplay.csv", "pool/pool.json"}
+    assert {p["id"] for p in partners["problems"]} == {
+        "bench/benchmark.csv", "cross/crossplay.csv", "pool/pool.json", "evaluated/embeddings.json",
+    }  # fmt: skip
+
+
+def test_embeddings_of_recorded_episodes(results):
+    """Where the file says so, and only while the episode is there; older files do not say it."""
+    path = results / "evaluated/embeddings.json"
+    content = json.loads(path.read_text())
+    first, second = content["members"]
+    del first["recorded"]
+    (results / "evaluated/episodes" / second["name"] / "episode.json").unlink()
+    path.write_text(json.dumps(content))
+    (found,) = Content(results).partners()["embeddings"]
+    assert [(member["at"], member["recorded"]) for member in found["members"]] == [(None, True), (None, False)]
+    path.write_text(json.dumps(content).replace(str(second["points"][0][0]), "1" + "0" * 400, 1))
+    assert [p["id"] for p in Content(results).partners()["problems"]] == ["evaluated/embeddings.json"]
 
 
 def test_numbers_that_are_not_finite_are_sent_as_null(results, serve):

@@ -46,7 +46,7 @@ class OMGPlusSettings(OMGSettings):
     normalise: bool = setting(True, "OMG+: latents have mean 0 and standard deviation 1 on the VAE's training data")
     mask_dead: bool = setting(True, "OMG+: no subgoal is learned from agents that died or left")
     eta_by: Literal["episode", "step"] = setting("episode", "OMG+: η decides for whole episodes or for every step")
-    target_model: bool = setting(True, "OMG+: target networks of Q-learners see the subgoals of a target agent model")
+    target_model: bool = setting(True, "OMG+: target networks of Q-learners see the embedding of a target agent model")
     present_coef: float = setting(
         1.0, "OMG+: weight of the others' present observations and actions, decoded from the embedding", low=0
     )
@@ -113,6 +113,11 @@ class OMGPlusAM(OMGAM):
         if self.settings.carry_over:
             raise UserError(
                 "OMG+ carries no embedding over: leave carry_over out, or carry the policy's (carry_memory)."
+            )
+        s = self.settings
+        if s.who_dim and not (s.later_coef or s.present_coef):
+            raise UserError(
+                "nothing trains OMG+'s embedding of who the others are: set later_coef above 0, or who_dim=0."
             )
         self.others = spec.n_agents - 1
         self.modelled = self.others if self.settings.subgoal_of == "others" else 1

@@ -30,14 +30,14 @@ export function make(main, query) {
   async function update() {
     if (!ids.length) {
       const drawable = (await ask("runs")).runs.filter((run) => run.state !== "damaged" && run.steps > 0).sort((a, b) => a.changed - b.changed);
-      environment = drawable.at(-1)?.env ?? "";
+      if (!drawable.some((run) => run.env === environment)) environment = drawable.at(-1)?.env ?? "";
       everything = drawable.filter((run) => run.env === environment).slice(-12).map((run) => run.id);
       if (!everything.length) {
         place.replaceChildren(h("div", { class: "empty" }, "No runs to draw yet."));
         return;
       }
     }
-    count.textContent = ids.length ? `${ids.length} runs` : `the last ${everything.length} runs on ${environment.replaceAll("_", " ")}; choose others under Runs`;
+    count.textContent = ids.length ? `${ids.length} run${ids.length === 1 ? "" : "s"}` : `the last ${everything.length === 1 ? "run" : `${everything.length} runs`} on ${environment.replaceAll("_", " ")}; choose others under Runs`;
     if (!ways.some(([value]) => value === options.by)) {
       // A setting of other runs: these need not have it.
       const wanted = options.by;

@@ -75,7 +75,7 @@ function embeddings({ id, title: name, members }) {
     chosen = best[1];
     canvas.redraw();
     clearInterval(timer);
-    caption.textContent = chosen === null ? "Point at a dot." : `${members[chosen].name} (${members[chosen].split})` + (members[chosen].recorded ? "; the ringed episode plays, click to open it" : "; not recorded: evaluate with --save_replay");
+    caption.textContent = chosen === null ? "Point at a dot." : `${members[chosen].name} (${members[chosen].split})` + (members[chosen].recorded ? (members[chosen].at ? "; the ringed episode plays, click to open it" : "; click to open its episode") : "; not recorded: evaluate with --save_replay");
     canvas.dataset.partner = chosen === null ? "" : members[chosen].name;
     if (chosen === null || !members[chosen].recorded) return;
     const now = chosen, episode = await ask("episode", [["id", where(now)]]);
@@ -88,7 +88,7 @@ function embeddings({ id, title: name, members }) {
   canvas.addEventListener("click", () => { if (chosen !== null && members[chosen].recorded) go("episodes", [["id", where(chosen)]]); });
   const where = (i) => `${id === "." ? "" : `${id}/`}episodes/${members[i].name}/episode.json`;
   canvas.redraw();
-  return [h("h2", {}, `Embeddings: ${name}`), h("p", { class: "quiet" }, `${id} · the mean embedding of every episode, along the first two principal components; one colour for each partner, a ring around the recorded episode`),
+  return [h("h2", {}, `Embeddings: ${name}`), h("p", { class: "quiet" }, `${id} · the mean embedding of every episode, along the first two principal components; one colour for each partner${members.some((member) => member.at) ? ", a ring around the recorded episode" : ""}`),
     h("div", { class: "card bar" }, canvas, h("div", {}, preview, caption))];
 }
 
