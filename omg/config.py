@@ -5,6 +5,8 @@ An environment's file may hold tuned settings of single algorithms (`tuned`), wh
 
 from __future__ import annotations
 
+import copy
+import functools
 import hashlib
 import json
 import re
@@ -217,6 +219,16 @@ def env_label(config: Mapping[str, Any]) -> str:
 
 
 def read_yaml(path: Path) -> Config:
+    """The settings in a file. A file of the package is parsed once in a process."""
+    return copy.deepcopy(_shipped_yaml(path)) if path.is_relative_to(CONFIG_DIR) else _read_yaml(path)
+
+
+@functools.cache
+def _shipped_yaml(path: Path) -> Config:
+    return _read_yaml(path)
+
+
+def _read_yaml(path: Path) -> Config:
     try:
         content = parse(path.read_text())
     except OSError as error:

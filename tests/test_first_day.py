@@ -37,7 +37,7 @@ from omg.training.loop import equally_often
 from omg.utils import checkpoints, files, plugins
 from omg.utils.logging import compiling
 from omg.utils.settings import UserError
-from tests.helpers import configuration, interrupt_at
+from tests.helpers import configuration, interrupt_at, or_slow
 
 ROOT = Path(__file__).parent.parent
 TINY = [
@@ -248,7 +248,7 @@ def start(words, folder):
 
 
 @pytest.mark.parametrize(
-    "page", ["add-an-environment", "add-an-algorithm", "add-an-agent-model", "add-a-scripted-policy"]
+    "page", or_slow("add-an-environment", "add-an-agent-model", slow=["add-an-algorithm", "add-a-scripted-policy"])
 )
 def test_the_commands_of_a_guide_run_in_an_empty_folder(page, tmp_path):
     text = (ROOT / "docs" / f"{page}.md").read_text()

@@ -47,6 +47,7 @@ def together(*words, status=0):
     return printed
 
 
+@pytest.mark.slow
 def test_two_seeds_on_two_hosts_are_two_single_runs_and_resume_exactly(tmp_path):
     run, seeds = tmp_path / "run", ["--seeds=2", f"--run_dir={tmp_path}/run"]
     printed = together(*WORDS, *seeds)

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import psutil
+import pytest
 
 from omg.build import build
 from omg.components.episode_buffer import make_scheme
@@ -20,6 +21,7 @@ def resident() -> int:
     return psutil.Process().memory_info().rss
 
 
+@pytest.mark.slow
 def test_a_thousand_episodes_in_python_leak_no_memory():
     settings = {"states": TWO_STEP}
     env = make("matrix_game", **settings)

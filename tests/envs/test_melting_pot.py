@@ -87,6 +87,7 @@ def test_what_is_missing_is_said(stand_in, monkeypatch):
         make("melting_pot", **SUBSTRATE)
 
 
+@pytest.mark.slow
 def test_ppo_learns_from_frames(tmp_path, stand_in, capsys):
     """Each of two environments runs in its own process, where the stand-in is imported, too."""
     words = [

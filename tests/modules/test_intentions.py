@@ -93,6 +93,7 @@ def test_information_of_codes_about_types():
     assert information(np.array([0, 1]), np.array([0, 0])) == 1
 
 
+@pytest.mark.slow
 def test_the_likelihood_of_play_rises_above_that_without_goals():
     """On boards that were not trained on, for stag hunters and hare hunters that nobody labelled."""
     env = make("stag_hunt", grid_size=5, hunters=2, hares=2, episode_limit=8)
