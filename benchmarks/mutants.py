@@ -667,7 +667,11 @@ MUTANTS: list[Mutant] = [
     *_of(
         "learners/q_learner_4am.py",
         f"{MODELS}::test_hindsight_subgoals_are_the_same_for_both_networks",
-        ("jnp.where(condition.in_hindsight, condition.embedding, inferred)", "inferred"),
+        ("jnp.where(condition.in_hindsight, chosen, inferred)", "inferred"),
+        (
+            "jnp.where(condition.in_hindsight, chosen, inferred)",
+            "jnp.where(condition.in_hindsight, condition.embedding, inferred)",
+        ),
     ),
     *_of(
         "modules/am/meliba_am.py",
