@@ -462,11 +462,7 @@ def contents(folder: Path) -> dict[str, str]:
     """The checksums of every network that a command made."""
     from omg.utils.checkpoints import checksum
 
-    return {
-        str(path.relative_to(folder)): checksum(path)
-        for path in sorted(folder.rglob("*.safetensors"))
-        if "best_response" not in path.parts
-    }
+    return {str(path.relative_to(folder)): checksum(path) for path in sorted(folder.rglob("*.safetensors"))}
 
 
 KINDS: dict[str, tuple[Callable[[int, int, bool], Counter], int]] = {
