@@ -216,8 +216,8 @@ def replay_of(task: Task, methods: Sequence[str]) -> str:
 def plan_of(task: Task, methods: Sequence[str], folder: Path, replay: bool = False) -> stages.Plan:
     """The stages: partners, bounds, methods, and every trained agent with every partner."""
     shared = {"pool": task.pool, "seeds": "{seeds}", "t_max": "{steps_per_seat}"}
-    given = {**(task.content.get("settings") or {}), **(task.content.get("train") or {})}
-    shared |= {key: f"{{{key}}}" for key in ("test_interval", "log_interval") if key not in given}
+    own = task.content.get("settings") or {}
+    shared |= {key: f"{{{key}}}" for key in ("test_interval", "log_interval") if key not in own}
     shared |= task.content.get("train") or {}
     unseen = shared | {"partners": "unseen"}
     response = unseen | {"seeds": 1, "one_partner_each": True, "t_max": "{response_steps_per_seat}"}

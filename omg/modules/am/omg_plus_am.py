@@ -142,8 +142,7 @@ class OMGPlusAM(OMGAM):
     def infer(self, params, seen, memory):
         net = params["omg_plus_am"]
         memory = net.rnn.step(jax.nn.relu(net.fc1(seen.own)), memory)
-        inferred = self._inferred(net, seen, memory)
-        return inferred.embedding, memory
+        return self._inferred(net, seen, memory).embedding, memory
 
     def infer_all(self, params, seen, memory):
         net = params["omg_plus_am"]
