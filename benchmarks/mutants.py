@@ -402,10 +402,47 @@ MUTANTS: list[Mutant] = [
     ),
     # --- on-policy learners
     *_of(
-        "learners/on_policy.py",
+        "components/chunks.py",
         f"{KNOWN}::test_chunks_are_consecutive_stretches_and_the_last_one_is_padded_with_masked_steps",
-        ("jnp.moveaxis(x.reshape(n, size, *x.shape[1:]), 0, 1)", "x"),
         ("x = x[::size].reshape(n * batch", "x = x[:n].reshape(n * batch"),
+    ),
+    *_of(
+        "components/chunks.py",
+        f"{KNOWN}::test_chunks_are_consecutive_stretches_and_the_last_one_is_padded_with_masked_steps",
+        ("jnp.moveaxis(x.reshape(n, size, batch, *rest), 0, 1)", "x"),
+    ),
+    *_of(
+        "components/chunks.py",
+        f"{MODELS}::test_chunks_of_an_agent_model_are_its_whole_unroll",
+        ("jnp.moveaxis(x.reshape(size, n, rows // n, *rest), 1, 0)", "x"),
+        ("reshape(n * size, rows // n, *rest)[:time]", "reshape(n * size, rows // n, *rest)"),
+    ),
+    *_of(
+        "components/chunks.py",
+        f"{MODELS}::test_an_episode_of_seq_len_steps_is_one_chunk_and_longer_ones_have_chunks_of_about_that_length",
+        ("len(memory) - 1 <= seq_len", "len(memory) <= seq_len"),
+        ("-(-(time - 1) // seq_len)", "-(-time // seq_len)"),
+    ),
+    *_of(
+        "learners/on_policy.py",
+        f"{MODELS}::test_an_update_unrolls_agent_models_by_chunks",
+        (", later_starts(rollout.inferred.memory, s.seq_len))", ")"),
+    ),
+    *_of(
+        "learners/on_policy.py",
+        f"{MODELS}::test_on_policy_learners_train_agent_models_on_chunks",
+        ("infer_all(params, seen, episodes.batch, episodes.starts)", "infer_all(params, seen, episodes.batch)"),
+        ("self.starts[:, ids]", "self.starts"),
+    ),
+    *_of(
+        "components/chunks.py",
+        f"{MODELS}::test_on_policy_learners_train_agent_models_on_chunks",
+        ("return jax.lax.stop_gradient(memory[size", "return (memory[size"),
+    ),
+    *_of(
+        "controllers/basic_controller.py",
+        f"{MODELS}::test_chunks_of_an_agent_model_are_its_whole_unroll",
+        ("jnp.concatenate([first[None], starts])", "jnp.concatenate([starts[:1], starts])"),
     ),
     *_of(
         "learners/on_policy.py",
@@ -689,26 +726,20 @@ MUTANTS: list[Mutant] = [
         "modules/am/omg_plus_am.py",
         f"{MODELS}::test_hindsight_subgoals_are_the_same_for_both_networks",
         (
-            "jnp.concatenate([embedding[..., : self.settings.who_dim], goals], -1)",
-            "jnp.concatenate([0 * embedding[..., : self.settings.who_dim], goals], -1)",
+            "jnp.concatenate([self.who_in(embedding), goals], -1)",
+            "jnp.concatenate([0 * self.who_in(embedding), goals], -1)",
         ),
     ),
     *_of(
         "modules/am/omg_plus_am.py",
         f"{MODELS}::test_the_choice_is_the_best_candidate_of_the_judge",
-        (
-            "jnp.concatenate([seen.own, embedding[..., : self.settings.who_dim]], -1)",
-            "jnp.concatenate([seen.own, 0 * embedding[..., : self.settings.who_dim]], -1)",
-        ),
+        ("[seen.own, self.who_in(embedding)]", "[seen.own, 0 * self.who_in(embedding)]"),
     ),
     *_of(
         "modules/am/omg_plus_am.py",
         f"{MODELS}::test_the_chosen_subgoals_likelihood_and_the_others_present",
         ('s.later_coef * metrics["later_loss"]', 'metrics["later_loss"]'),
-        (
-            "later_action_loss(decoder, inferred.embedding[..., : s.who_dim]",
-            "later_action_loss(decoder, inferred.embedding[..., -s.who_dim :]",
-        ),
+        ("later_action_loss(decoder, self.who_in(", "later_action_loss(decoder, 0 * self.who_in("),
     ),
     *_of(
         "modules/am/meliba_am.py",

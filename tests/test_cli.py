@@ -20,6 +20,7 @@ from omg.evaluation.recording import record_team
 from omg.evaluation.replay import save_replay
 from omg.opponents import REGISTRY as scripted
 from omg.utils import checkpoints
+from omg.utils.files import check_writable
 from omg.utils.jobs import Engine, run_jobs
 from omg.utils.settings import UserError
 
@@ -250,6 +251,18 @@ def test_bad_input_to_other_verbs_is_answered_with_one_sentence(case, tmp_path, 
     assert complaint in said
     assert "Traceback" not in said
     assert not list(tmp_path.rglob("*.json"))
+
+
+def test_whether_a_folder_can_be_created_is_tried_under_another_name(tmp_path, monkeypatch):
+    """Other processes may create the folder, or its parent, at the same moment."""
+    tried, mkdir = [], os.mkdir
+    monkeypatch.setattr(
+        os, "mkdir", lambda path, *rest, **named: (tried.append(Path(path)), mkdir(path, *rest, **named))
+    )
+    assert check_writable(tmp_path / "runs" / "one") == tmp_path / "runs" / "one"
+    assert [path.parent for path in tried] == [tmp_path]
+    assert tried[0].name != "runs"
+    assert not list(tmp_path.iterdir()), "nothing is left behind"
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path, capsys, monkeypatch):

@@ -30,7 +30,7 @@ from omg.envs.host import HostEnv
 from omg.evaluation import report
 from omg.evaluation.encounters import Result
 from omg.evaluation.statistics import estimate
-from omg.modules.am import AgentModel, check_model
+from omg.modules.am import AgentModel, Inferred, check_model
 from omg.modules.am.none_am import NoSettings
 from omg.opponents.pool import Member, Pool
 from omg.training.loop import equally_often
@@ -678,6 +678,39 @@ def test_an_agent_model_with_other_shapes_than_it_declares_is_refused():
         check_model(Swapped(spec, 4, {}), 4, 4)
     with pytest.raises(UserError, match="Empty must define infer"):
         check_model(type("Empty", (Swapped,), {"infer": AgentModel.infer})(spec, 4, {}), 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("returned", "problem"),
+    [
+        (lambda along: along, "infer_all must return Inferred(embedding)"),
+        (lambda along: Inferred(along[1:]), "[time, batch, seat, output_size] = (3, 2, 2, 5)"),
+        (
+            lambda along: Inferred(along, memory=along[0]),
+            "[time, batch, seat, hidden_size] = (3, 2, 2, 5); it is (2, 2, 5)",
+        ),
+        (
+            lambda along: Inferred(along, rest=along[0], memory=along),
+            "all arrays in log_var and rest must be [time, batch",
+        ),
+        (lambda along: Inferred(along, rest=along[0]), None),
+        (lambda along: Inferred(along, along, {"more": along}, along), None),
+    ],
+)
+def test_what_a_model_infers_along_episodes_is_checked(returned, problem):
+    class Mine(AgentModel):
+        Settings = NoSettings
+        output_size = hidden_size = 5
+
+        def infer(self, params, seen, memory):
+            return memory, memory
+
+        def infer_all(self, params, seen, memory):
+            return returned(jnp.zeros((len(seen.own), *memory.shape)))
+
+    mine = Mine(Spec("test", 2, 3, 4, 5, 6, "mixed"), 4, {})
+    with contextlib.nullcontext() if problem is None else pytest.raises(UserError, match=re.escape(problem)):
+        check_model(mine, 4, 4)
 
 
 def test_a_run_without_any_update_says_so(tmp_path, capsys):

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from omg.build import StandIns, build
+from omg.components.chunks import chop
 from omg.components.episode_buffer import EpisodeBatch, ReplayBuffer, all_agents, make_scheme, refine
 from omg.controllers import BasicMAC
 from omg.controllers.scripted_controller import ScriptedMAC
 from omg.envs import make
-from omg.learners.on_policy import chop
 from omg.learners.ppo_learner import PPOLearner
 from omg.learners.q_learner import QLearner
 from omg.modules.vae import VAE

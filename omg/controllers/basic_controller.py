@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, Int
 
 from omg.components.action_selectors import REGISTRY as selector_REGISTRY
 from omg.components.action_selectors import UNAVAILABLE
+from omg.components.chunks import cut, joined
 from omg.components.episode_buffer import EpisodeBatch, FocalBatch, time_first
 from omg.components.layers import few_launches
 from omg.controllers.base import Controller, Params, uniform_over
@@ -215,9 +216,22 @@ class BasicMAC(Controller):
         start = batch.prior[..., : self.carried_size] if self.carried_size and batch.prior.shape[-1] else None
         return Seen(time_first(own), time_first(batch.state if self.obs_is_state else batch.obs), start)
 
-    def infer_all(self, params: Params, seen: Seen, batch: FocalBatch) -> Inferred:
+    def infer_all(
+        self,
+        params: Params,
+        seen: Seen,
+        batch: FocalBatch,
+        starts: Float[Array, "chunk batch seat hidden"] | None = None,
+    ) -> Inferred:
+        """The agent model along whole episodes. `starts` are the memories from which all chunks but the first start."""
         prior = batch.prior[..., self.carried_size :] if self.am.prior_size else jnp.zeros((*batch.prior.shape[:-1], 0))
-        return self.am.infer_all(params, seen, self.am.init_memory(params, prior))
+        first = self.am.init_memory(params, prior)
+        if starts is None:
+            return self.am.infer_all(params, seen, first)
+        n, time = len(starts) + 1, len(seen.own)
+        memory = jnp.concatenate([first[None], starts]).reshape(-1, *first.shape[1:])
+        inferred = self.am.infer_all(params, Seen(cut(seen.own, n), cut(seen.s, n)), memory)
+        return jax.tree.map(lambda x: joined(x, n, time), inferred)
 
     def carried(self, params: Params, batch: FocalBatch) -> Float[Array, "batch seat prior"]:
         """What an episode hands to the next one with the same partners.

@@ -18,6 +18,7 @@ from omg.components.episode_buffer import FocalBatch, masked_mean, pick, time_fi
 from omg.components.layers import GRU, MLP, Linear, unroll_rows
 from omg.controllers.basic_controller import Unrolled
 from omg.learners.base import LearnerState, Metrics, Params
+from omg.learners.on_policy import Episodes
 from omg.learners.ppo_learner import PPOLearner, PPOSettings, log_policy
 from omg.modules.am import Seen
 from omg.utils.settings import setting
@@ -74,10 +75,11 @@ class InfluenceLearner(PPOLearner):
         return time_first(self.settings.influence_coef * (gain * self._act_next(batch)).sum(-1))
 
     def total_loss(
-        self, params: Params, chunks: Any, starts: Any, batch: FocalBatch, chosen: Any, t_env: Array, key: Array
+        self, params: Params, chunks: Any, starts: Any, episodes: Episodes, t_env: Array, key: Array
     ) -> tuple[Array, Metrics]:
         """PPO's loss plus the cross-entropy of what the others do at the next step."""
-        loss, metrics = super().total_loss(params, chunks, starts, batch, chosen, t_env, key)
+        loss, metrics = super().total_loss(params, chunks, starts, episodes, t_env, key)
+        batch = episodes.batch
         logits = params["others"](self.mac.seen(batch).own, self.spec.n_actions)
         of_own = jax.nn.one_hot(time_first(batch.actions), self.spec.n_actions)[..., None, None]
         log_next = jax.nn.log_softmax((logits * of_own).sum(-3), -1)

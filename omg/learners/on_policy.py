@@ -1,7 +1,8 @@
 """What on-policy learners share: fresh episodes cut into chunks, and several passes of minibatches over them.
 
 One update cuts the episodes of a collection into equal chunks of at most `seq_len` steps, each starting from the
-recurrent state the network had there while acting, and makes `epochs` passes over the chunks that hold any step.
+recurrent state the network had there while acting, and makes `epochs` passes over the chunks that hold any step. An
+agent model is unrolled along chunks of about that length, too; its minibatches are whole episodes.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int
 
+from omg.components.chunks import chop, later_starts
 from omg.components.episode_buffer import EpisodeBatch, FocalBatch, all_agents, refine
 from omg.controllers.basic_controller import BasicMAC
 from omg.learners.base import Learner, LearnerSettings, LearnerState, Metrics, Params, clip_each
@@ -35,10 +37,27 @@ class Rollout(NamedTuple):
     """A NamedTuple of arrays `[time, batch, seat, …]` with the field `filled`."""
     memory: Any
     """Recurrent states before every step, `[time, batch, seat, hidden]` each."""
+    inferred: Inferred
+    """The agent model along the episodes."""
     chosen: Any
     """The agent model's hindsight choice, if it makes one."""
     target: Params
     """The learner's state that gradients do not change, such as the statistics of returns."""
+
+
+class Episodes(NamedTuple):
+    """Whole episodes, on which agent models are trained."""
+
+    batch: FocalBatch
+    chosen: Any = None
+    starts: Float[Array, "chunk batch seat hidden"] | None = None
+    """The agent model's memories before all chunks but the first; None: it is unrolled along whole episodes."""
+
+    def rows(self, ids: Int[Array, " row"]) -> Episodes:
+        """Only these episodes."""
+        batch = jax.tree.map(lambda x: x[ids], self.batch)
+        starts = None if self.starts is None else self.starts[:, ids]
+        return Episodes(batch, self.chosen and self.chosen.rows(ids), starts)
 
 
 class OnPolicyLearner(Learner):
@@ -78,19 +97,20 @@ class OnPolicyLearner(Learner):
         rollout, metrics = self.prepare(state.params, state.target, focal, t_env, key)
         chunks, starts = jax.lax.stop_gradient(chop(s.seq_len, s.minibatches, rollout.along, rollout.memory))
         filled = (chunks.filled > 0).any((0, 2))
+        episodes = Episodes(focal, rollout.chosen, later_starts(rollout.inferred.memory, s.seq_len))
         size, rows = len(filled) // s.minibatches, focal.obs.shape[0]
         rows_each = -(-rows // s.minibatches)
 
-        def descend(carry: tuple[Params, Any], of_chunks: Array | None, of_rows: Array | None, k: Array):
+        def descend(carry: tuple[Params, Any], some: tuple[Array, Array] | None, k: Array):
             """One gradient step on some of the chunks; the agent model's on some of the episodes. None: all."""
             params, opt_state = carry
-            data = (chunks, starts, focal, rollout.chosen)
-            if of_chunks is not None:
+            data = (chunks, starts, episodes)
+            if some is not None:
+                of_chunks, of_rows = some
                 data = (
                     jax.tree.map(lambda x: x[:, of_chunks], chunks),
                     jax.tree.map(lambda x: x[of_chunks], starts),
-                    jax.tree.map(lambda x: x[of_rows], focal),
-                    rollout.chosen and rollout.chosen.rows(of_rows),
+                    episodes.rows(of_rows),
                 )
             (loss, found), grads = jax.value_and_grad(self.total_loss, has_aux=True)(params, *data, t_env, k)
             found = {"loss": loss, "grad_norm": optax.global_norm(grads), **found}
@@ -98,7 +118,7 @@ class OnPolicyLearner(Learner):
 
         def epoch(carry: tuple[Params, Any], k: Array) -> tuple[tuple[Params, Any], Metrics]:
             if s.minibatches == 1:
-                return descend(carry, None, None, k)
+                return descend(carry, None, k)
             k_chunks, k_rows, k = jax.random.split(k, 3)
             order = shuffled(filled, k_chunks)
             order_of_rows = jax.random.permutation(k_rows, jnp.arange(rows_each * s.minibatches) % rows)
@@ -106,12 +126,12 @@ class OnPolicyLearner(Learner):
             def minibatch(i: Array, carry: tuple[tuple[Params, Any], Metrics]):
                 of_chunks = dealt(order, i, number, size)
                 of_rows = jax.lax.dynamic_slice_in_dim(order_of_rows, i * rows_each, rows_each)
-                new, found = descend(carry[0], of_chunks, of_rows, jax.random.fold_in(k, i))
+                new, found = descend(carry[0], (of_chunks, of_rows), jax.random.fold_in(k, i))
                 return new, jax.tree.map(jnp.add, carry[1], found)
 
             # The minibatches that would hold no step are left out.
             number = jnp.maximum(-(-filled.sum() // size), 1)
-            shapes = jax.eval_shape(lambda: descend(carry, order[:size], order_of_rows[:rows_each], k)[1])
+            shapes = jax.eval_shape(lambda: descend(carry, (order[:size], order_of_rows[:rows_each]), k)[1])
             none = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
             carry, sums = jax.lax.fori_loop(0, number, minibatch, (carry, none))
             return carry, jax.tree.map(lambda x: x / number, sums)
@@ -125,13 +145,13 @@ class OnPolicyLearner(Learner):
         return LearnerState(params, target, opt_state, state.updates + 1)
 
     def total_loss(
-        self, params: Params, chunks: Any, starts: Any, batch: FocalBatch, chosen: Any, t_env: Array, key: Array
+        self, params: Params, chunks: Any, starts: Any, episodes: Episodes, t_env: Array, key: Array
     ) -> tuple[Array, Metrics]:
-        """The learner's own loss plus that of the agent model, which is trained on whole episodes."""
+        """The learner's own loss plus that of the agent model."""
         loss, metrics = self.chunk_loss(params, chunks, starts, t_env)
-        seen = self.mac.seen(batch)
-        inferred = self.mac.infer_all(params, seen, batch)
-        model_loss, found = self.mac.am.loss(params, seen, batch, inferred, chosen, key)
+        seen = self.mac.seen(episodes.batch)
+        inferred = self.mac.infer_all(params, seen, episodes.batch, episodes.starts)
+        model_loss, found = self.mac.am.loss(params, seen, episodes.batch, inferred, episodes.chosen, key)
         return loss + model_loss, {**metrics, **found}
 
 
@@ -152,26 +172,3 @@ def shuffled(filled: Bool[Array, " chunk"], key: Array) -> Int[Array, " chunk"]:
 def dealt(order: Int[Array, " chunk"], i: Array, number: Array, size: int) -> Int[Array, " size"]:
     """The i-th of `number` minibatches: every `number`-th chunk, so that all have equally many chunks with steps."""
     return order[i + number * jnp.arange(size)]
-
-
-def chop(seq_len: int, multiple: int, along: Any, memory: Any) -> tuple[Any, Any]:
-    """`[time, batch, …]` to equal chunks `[step, chunks × batch, …]`, and the recurrent states at their start.
-
-    They are as few as possible with at most `seq_len` steps. The last chunk of an episode and the number of chunks (a
-    `multiple`) are padded with steps that were not taken.
-    """
-    time, batch = along.filled.shape[:2]
-    n = -(-time // seq_len)
-    size = -(-time // n)
-    spare = -n * batch % multiple
-
-    def cut(x: Array) -> Array:
-        x = jnp.pad(x, ((0, n * size - time), *((0, 0),) * (x.ndim - 1)))
-        x = jnp.moveaxis(x.reshape(n, size, *x.shape[1:]), 0, 1).reshape(size, n * batch, *x.shape[2:])
-        return jnp.pad(x, ((0, 0), (0, spare), *((0, 0),) * (x.ndim - 2)))
-
-    def start(x: Array) -> Array:
-        x = x[::size].reshape(n * batch, *x.shape[2:])
-        return jnp.pad(x, ((0, spare), *((0, 0),) * (x.ndim - 1)))
-
-    return jax.tree.map(cut, along), jax.tree.map(start, memory)

@@ -178,7 +178,7 @@ class PPOLearner(OnPolicyLearner):
             counted=steps.counted,
         )
         memory = Memories(before_each_step(actor.hidden, seen.start)[:-1], before_each_step(hidden, start)[:-1])
-        return Rollout(along, memory, chosen, target), metrics
+        return Rollout(along, memory, inferred, chosen, target), metrics
 
     def mixed_rewards(self, batch: FocalBatch) -> FocalBatch:
         """The batch with the reward (1 - p)·r_i + p·mean_j r_j, where p is `prosocial`."""

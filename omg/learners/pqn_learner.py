@@ -69,7 +69,7 @@ class PQNLearner(MixingLearner, OnPolicyLearner):
             filled=steps.filled,
             counted=counted,
         )
-        return Rollout(along, before[:-1], chosen, target), {"target_mean": masked_mean(targets, counted)}
+        return Rollout(along, before[:-1], inferred, chosen, target), {"target_mean": masked_mean(targets, counted)}
 
     def chunk_loss(self, params: Params, along: PQNSteps, memory: Array, t_env: Array) -> tuple[Array, Metrics]:
         """The mean squared error to the TD(λ) targets."""

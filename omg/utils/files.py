@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -55,17 +56,18 @@ def make_folder(folder: Path) -> Path:
 
 def check_writable(folder: Path) -> Path:
     """Refuses a folder that could not be created. It is not left behind."""
-    existing, missing = folder, None
+    existing = folder
     while not existing.exists() and existing != existing.parent:
-        existing, missing = existing.parent, existing
+        existing = existing.parent
     if not existing.is_dir():
         raise UserError(f"cannot write results to {folder}: {existing} is not a folder.")
     if not os.access(existing, os.W_OK | os.X_OK):
         raise UserError(f"cannot write results to {folder}: no permission to write in {existing}.")
-    if missing is not None:  # the file systems of the kernel are writable for root and take no folder
+    if existing != folder:  # the file systems of the kernel are writable for root and take no folder
         try:
-            missing.mkdir()
-            missing.rmdir()
+            # Under a name of its own: several runs may start at once below the same folder.
+            with tempfile.TemporaryDirectory(dir=existing):
+                pass
         except OSError as error:
             raise UserError(f"cannot write results to {folder}: {error.strerror or error}.") from error
     return folder

@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from omg.components.chunks import chop
 from omg.components.episode_buffer import all_agents, refine, time_first
 from omg.controllers import BasicMAC
 from omg.envs import make
 from omg.learners import OMGLearner, PPOLearner, QLearner, QLearner4AM
-from omg.learners.on_policy import chop
 from omg.learners.td import steps_of
 from omg.modules.am.omg_am import Chosen
 from omg.modules.vae import VAE, Gaussian, kl

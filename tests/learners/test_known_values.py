@@ -14,6 +14,7 @@ import numpy as np
 import optax
 import pytest
 
+from omg.components.chunks import chop
 from omg.components.episode_buffer import EpisodeBatch, FocalBatch, all_agents, masked_mean, pick, refine
 from omg.controllers import BasicMAC, HopMAC
 from omg.controllers.basic_controller import Unrolled, before_each_step
@@ -26,7 +27,7 @@ from omg.learners.am_learner import AMLearner, VAESettings
 from omg.learners.base import Learner, LearnerSettings, LearnerState, TargetSettings, clip_each
 from omg.learners.coma_learner import COMALearner, COMALearnerSettings
 from omg.learners.hop_learner import HopLearner, HopLearnerSettings, discounted, label, pursued_in_hindsight
-from omg.learners.on_policy import chop, dealt, shuffled
+from omg.learners.on_policy import Episodes, dealt, shuffled
 from omg.learners.ppo_learner import Memories, PPOLearner, PPOSettings, PPOSteps, ReturnStatistics, normalised
 from omg.learners.pqn_learner import PQNLearner, PQNSettings
 from omg.learners.q_learner import QLearner, QLearnerSettings
@@ -128,7 +129,7 @@ class FixedMAC:
         own = jnp.zeros((batch.obs.shape[1], batch.obs.shape[0], *batch.obs.shape[2:]))
         return Seen(own, own)
 
-    def infer_all(self, params, seen, batch):
+    def infer_all(self, params, seen, batch, starts=None):
         return Inferred(jnp.zeros((*seen.own.shape[:-1], 0)))
 
 
@@ -641,7 +642,7 @@ def test_generalised_advantages_by_a_loop(bootstrap, cooperative):
 
 def test_the_loss_of_on_policy_learners_includes_the_agent_models_loss():
     stub = SimpleNamespace(mac=FixedMAC(), chunk_loss=lambda params, chunks, starts, t_env: (jnp.float32(1.0), {}))
-    loss, _ = PPOLearner.total_loss(stub, {}, None, None, focal(episodes(**STEP)), None, jnp.int32(0), KEY)
+    loss, _ = PPOLearner.total_loss(stub, {}, None, None, Episodes(focal(episodes(**STEP))), jnp.int32(0), KEY)
     assert loss == 1.25
 
 

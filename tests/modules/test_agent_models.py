@@ -7,12 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from omg.components.episode_buffer import all_agents, time_first
+from omg.components.chunks import later_starts
+from omg.components.episode_buffer import EpisodeBatch, all_agents, make_scheme, time_first
 from omg.controllers import BasicMAC
 from omg.envs import make
 from omg.evaluation.encounters import Encounter
-from omg.learners import QLearner4AM
+from omg.learners import PPOLearner, QLearner4AM
 from omg.learners.am_learner import AMLearner, VAESettings
+from omg.learners.on_policy import Episodes
+from omg.learners.pqn_learner import PQNLearner
 from omg.modules.agents import AgentSettings, IDVRNNAgent
 from omg.modules.agents.mix_rnn_agent import PARTS, MixAgentSettings, MixRNNAgent
 from omg.modules.agents.rnn_agent import RNNAgent
@@ -113,6 +116,84 @@ def test_what_is_inferred_is_trained_by_the_others_actions(am_model, hunt):
     one, two = gradient(batch.others_actions), gradient((batch.others_actions + 1) % env.spec.n_actions)
     assert all(float(abs(g).max()) > 0 for g in one)
     assert any(float(abs(a - b).max()) > 1e-6 for a, b in zip(one, two, strict=True))
+
+
+WITH_MEMORY = [(name, {}) for name in sorted(set(REGISTRY) - {"none_am", "oracle_am"})]
+
+
+@pytest.mark.parametrize(("am_model", "config"), [*WITH_MEMORY, ("omg_am", {"carry_over": True})])
+@pytest.mark.parametrize(("seq_len", "first"), [(3, 3), (5, 5)])
+def test_chunks_of_an_agent_model_are_its_whole_unroll(am_model, config, seq_len, first, hunt):
+    """9 time steps in 3 chunks of 3, or in 2 of 5, one of them padded. All that is inferred is the same."""
+    env, batch = hunt
+    mac, am, params = model(env, am_model=am_model, **config)
+    params = jax.tree.map(lambda x: x + 0.1, params)
+    batch = batch._replace(prior=jnp.ones((4, 3, am.prior_size)))
+    seen = mac.seen(batch)
+    whole = jax.jit(mac.infer_all)(params, seen, batch)
+    starts = later_starts(whole.memory, seq_len)
+    np.testing.assert_array_equal(starts, whole.memory[first - 1 : -1 : first])
+    infer = jax.jit(mac.infer_all)
+    by_chunks = infer(params, seen, batch, starts)
+    for one, other in zip(jax.tree.leaves(whole), jax.tree.leaves(by_chunks), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    moved = infer(params, seen, batch, starts + 1).embedding
+    np.testing.assert_array_equal(moved[:first], by_chunks.embedding[:first])
+    assert (abs(moved - by_chunks.embedding)[first:].max((1, 2, 3)) > 1e-4).all(), "from the given memories"
+
+
+@pytest.mark.parametrize(
+    ("learner_class", "minibatches", "am_model"),
+    [(PPOLearner, 1, "liam_am"), (PPOLearner, 2, "meliba_am"), (PQNLearner, 2, "base_am"), (PPOLearner, 1, "none_am")],
+)
+def test_an_update_unrolls_agent_models_by_chunks(learner_class, minibatches, am_model):
+    """Episodes of 8 steps in chunks of 3: two memories besides the first, of as many episodes as a minibatch has."""
+    env = make("stag_hunt", grid_size=4, hunters=3, hares=3, episode_limit=8)
+    config = CONFIG | {"am_model": am_model, "seq_len": 3, "minibatches": minibatches, "agent_output_type": "pi_logits"}
+    learner = learner_class(env.spec, BasicMAC(env.spec, config), config)
+    infer_all, given = learner.mac.infer_all, []
+
+    def noted(params, seen, batch, starts=None):
+        given.append(None if starts is None else starts.shape[:2])
+        return infer_all(params, seen, batch, starts)
+
+    learner.mac.infer_all = noted
+    batch = EpisodeBatch.zeros(*make_scheme(env.spec), 4, 9)
+    jax.eval_shape(lambda: learner.gradient(learner.init(KEY), batch, jnp.int32(0), KEY))
+    assert given[0] is None, "before the update: whole episodes"
+    assert set(given[1:]) == {None if am_model == "none_am" else (2, 4 // minibatches)}
+
+
+def test_on_policy_learners_train_agent_models_on_chunks(hunt):
+    """Of two episodes, from other memories: the model's loss is another. Its memories are no part of the gradient."""
+    env, batch = hunt
+    config = CONFIG | {"am_model": "liam_am", "agent_output_type": "pi_logits", "seq_len": 3}
+    learner = PPOLearner(env.spec, BasicMAC(env.spec, config), config)
+    learner.chunk_loss = lambda params, chunks, starts, t_env: (0.0, {})
+    params = jax.jit(learner.init_params)(KEY)
+    memory = jax.jit(learner.mac.infer_all)(params, learner.mac.seen(batch), batch).memory
+
+    @jax.jit
+    def loss(memory):
+        episodes = Episodes(batch, None, later_starts(memory, 3)).rows(jnp.array([1, 3]))
+        assert episodes.batch.obs.shape[0] == 2
+        assert episodes.starts.shape[:2] == (2, 2)
+        return learner.total_loss(params, None, None, episodes, jnp.int32(0), KEY)[0]
+
+    exact, other = loss(memory), loss(memory.at[2, 3].add(1.0))
+    assert abs(exact - other) > 1e-4
+    assert exact == loss(memory.at[2, 0].add(1.0)), "of an episode that is not among the two"
+    assert (jax.grad(loss)(memory) == 0).all()
+
+
+def test_an_episode_of_seq_len_steps_is_one_chunk_and_longer_ones_have_chunks_of_about_that_length():
+    """An episode has one time step more than steps. By hand: 51 time steps in 17s; 7 in chunks of at most 2."""
+    memory = jnp.arange(51.0)[:, None, None, None]
+    assert later_starts(memory[:21], 20) is None
+    np.testing.assert_array_equal(later_starts(memory[:22], 20).ravel(), [10])
+    np.testing.assert_array_equal(later_starts(memory, 20).ravel(), [16, 33])
+    np.testing.assert_array_equal(later_starts(memory[:7], 1).ravel(), [1, 3, 5])
+    assert later_starts(None, 20) is None
 
 
 # --- OMG+

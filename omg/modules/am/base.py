@@ -35,7 +35,9 @@ class Inferred(NamedTuple):
     """The policy's extra input."""
     log_var: Float[Array, "time batch seat latent"] | None = None
     rest: Any = None
-    """Further outputs that the model's own loss needs."""
+    """Further outputs that the model's own loss needs; with `memory`: arrays `[time, batch, …]`."""
+    memory: Float[Array, "time batch seat hidden"] | None = None
+    """The memory after every step. On-policy learners unroll models that return it by chunks, as they do the policy."""
 
 
 class Conditioning(NamedTuple):
@@ -95,7 +97,11 @@ class AgentModel:
         raise UserError(f"agent model {type(self).__name__} must define infer.")
 
     def infer_all(self, params: Params, seen: Seen, memory: Float[Array, "batch seat hidden"]) -> Inferred:
-        """Inference along whole episodes (`[time, batch, seat, …]`), as one unroll."""
+        """Inference along episodes (`[time, batch, seat, …]`), as one unroll.
+
+        If it returns `memory`, on-policy learners also call it on chunks (each is one row of the batch, and `memory` is
+        that before its first step): what it returns may depend on `seen.own`, `seen.s` and `memory` only.
+        """
         raise UserError(f"agent model {type(self).__name__} must define infer_all.")
 
     def loss(
@@ -110,7 +116,7 @@ class AgentModel:
 
 
 def check_model(am: AgentModel, own_size: int, s_size: int) -> None:
-    """Refuses a model of the user's own whose `infer` returns other shapes than it declares."""
+    """Refuses a model of the user's own whose `infer` or `infer_all` returns other shapes than it declares."""
     if type(am).__module__.startswith("omg."):
         return
     name, rows = type(am).__name__, (2, am.spec.n_agents)
@@ -124,4 +130,32 @@ def check_model(am: AgentModel, own_size: int, s_size: int) -> None:
         raise UserError(
             f"agent model {name}: infer must return the embedding [batch, seat, output_size] = {wanted[0]} and the new "
             f"memory [batch, seat, hidden_size] = {wanted[1]}; it returns {' and '.join(map(str, found))}."
+        )
+    _check_along(am, seen)
+
+
+def _check_along(am: AgentModel, seen: Seen, time: int = 3) -> None:
+    """The same for `infer_all`."""
+    name, rows = type(am).__name__, seen.own.shape[:-1]
+    along = Seen(*(jnp.zeros((time, *x.shape)) for x in (seen.own, seen.s)))
+    found = jax.eval_shape(
+        lambda key: am.infer_all(am.init(key), along, jnp.zeros((*rows, am.hidden_size))), jax.random.key(0)
+    )
+    wanted = (time, *rows, am.output_size)
+    if not isinstance(found, Inferred) or found.embedding.shape != wanted:
+        raise UserError(
+            f"agent model {name}: infer_all must return Inferred(embedding), with the embedding [time, batch, seat, "
+            f"output_size] = {wanted}."
+        )
+    if found.memory is None:
+        return
+    wanted = (time, *rows, am.hidden_size)
+    if found.memory.shape != wanted:
+        raise UserError(
+            f"agent model {name}: the memory that infer_all returns must be that after every step, [time, batch, seat, "
+            f"hidden_size] = {wanted}; it is {found.memory.shape}."
+        )
+    if any(x.shape[:2] != wanted[:2] for x in jax.tree.leaves((found.log_var, found.rest))):
+        raise UserError(
+            f"agent model {name}: infer_all returns memory, so all arrays in log_var and rest must be [time, batch, …]."
         )

@@ -59,7 +59,7 @@ class BaseAM(AgentModel):
         net = params["base_am"]
         hidden = unroll_rows(net.rnn, jax.nn.relu(net.fc1(seen.own)), memory)
         logits = self._split(net.fc2(hidden))
-        return Inferred(self._probabilities(logits), rest=logits)
+        return Inferred(self._probabilities(logits), rest=logits, memory=hidden)
 
     def loss(self, params, seen, batch, inferred, chosen, key):
         """Cross-entropy of the others' actions at the same time step."""

@@ -61,7 +61,7 @@ class LIAM(AgentModel):
     def infer_all(self, params, seen, memory):
         net = params["liam_am"]
         hidden = unroll_rows(net.rnn, jax.nn.relu(net.fc1(seen.own)), memory)
-        return Inferred(net.to_z(hidden))
+        return Inferred(net.to_z(hidden), memory=hidden)
 
     def loss(self, params, seen, batch, inferred, chosen, key):
         """Squared error of the others' observations and cross-entropy of their actions."""

@@ -77,8 +77,9 @@ class MeLIBA(AgentModel):
 
     def infer_all(self, params, seen, memory):
         net = params["meliba_am"]
-        beliefs = self._beliefs(net, unroll_rows(net.rnn, jax.nn.relu(net.fc1(seen.own)), memory))
-        return Inferred(self._embedding(*beliefs), rest=beliefs)
+        hidden = unroll_rows(net.rnn, jax.nn.relu(net.fc1(seen.own)), memory)
+        beliefs = self._beliefs(net, hidden)
+        return Inferred(self._embedding(*beliefs), rest=beliefs, memory=hidden)
 
     def _beliefs(self, net: MeLIBANetwork, hidden: Array) -> tuple[Gaussian, Gaussian]:
         permanent = narrow(gaussian_of(net.permanent(hidden)))

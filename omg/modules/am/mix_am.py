@@ -79,7 +79,8 @@ class MixAM(AgentModel):
 
     def infer_all(self, params, seen, memory):
         net = params["mix_am"]
-        return Inferred(net.to_z(unroll_rows(net.rnn, jax.nn.relu(net.fc1(seen.own)), memory)))
+        hidden = unroll_rows(net.rnn, jax.nn.relu(net.fc1(seen.own)), memory)
+        return Inferred(net.to_z(hidden), memory=hidden)
 
     def loss(self, params, seen, batch, inferred, chosen, key):
         """The sum of the four losses."""

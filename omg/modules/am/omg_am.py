@@ -116,7 +116,7 @@ class OMGAM(AgentModel):
     def infer_all(self, params, seen, memory):
         hidden = unroll_rows(params["cond_rnn"].rnn, seen.own, memory)
         posterior, condition = self._posterior(params, seen, hidden)
-        return Inferred(posterior.mu, posterior.log_var, condition)
+        return Inferred(posterior.mu, posterior.log_var, condition, hidden)
 
     def _posterior(self, params, seen, hidden: Array) -> tuple[Gaussian, Array]:
         """q_φ(ĝ | τ_t, s_t), and the condition c_t = [fc(s_t) ; GRU(τ_t)]."""

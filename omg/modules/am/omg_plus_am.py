@@ -154,13 +154,17 @@ class OMGPlusAM(OMGAM):
         condition = jnp.concatenate([jax.nn.relu(net.fc_s(seen.s)), hidden], -1)
         subgoal = gaussian_of(net.posterior(condition))
         who = [] if net.who is None else [net.who(condition)]
-        return Inferred(jnp.concatenate([*who, subgoal.mu], -1), subgoal.log_var)
+        return Inferred(jnp.concatenate([*who, subgoal.mu], -1), subgoal.log_var, memory=hidden)
 
     def subgoals_in(self, embedding):
         return embedding[..., self.settings.who_dim :]
 
+    def who_in(self, embedding: Float[Array, "*rows embedding"]) -> Float[Array, "*rows who"]:
+        """The part of the policy's extra input that says who the others are."""
+        return embedding[..., : self.settings.who_dim]
+
     def with_subgoals(self, embedding, goals):
-        return jnp.concatenate([embedding[..., : self.settings.who_dim], goals], -1)
+        return jnp.concatenate([self.who_in(embedding), goals], -1)
 
     # --- learning
 
@@ -237,7 +241,7 @@ class OMGPlusAM(OMGAM):
         if self.settings.subgoal_form == "change":
             judge = judge._replace(present=of_states.mu)
         # Who the others are stands before the subgoals and is the same for every candidate.
-        own = jnp.concatenate([seen.own, embedding[..., : self.settings.who_dim]], -1)
+        own = jnp.concatenate([seen.own, self.who_in(embedding)], -1)
         return super().considered(of_states, judge, seen._replace(own=own), embedding)
 
     def mixing_noise(self, shape: tuple[int, ...], key: Array) -> Array:
@@ -276,7 +280,7 @@ class OMGPlusAM(OMGAM):
             metrics |= {"am_obs_loss": obs_loss, "action_accuracy": accuracy}
         decoder = params["omg_plus_am"].later
         if decoder is not None:
-            metrics["later_loss"] = later_action_loss(decoder, inferred.embedding[..., : s.who_dim], batch, key)
+            metrics["later_loss"] = later_action_loss(decoder, self.who_in(inferred.embedding), batch, key)
             total = total + s.later_coef * metrics["later_loss"]
         return s.am_loss_coef * total, {"am_loss": total, **metrics}
 
