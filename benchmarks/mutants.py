@@ -405,10 +405,6 @@ MUTANTS: list[Mutant] = [
         "components/chunks.py",
         f"{KNOWN}::test_chunks_are_consecutive_stretches_and_the_last_one_is_padded_with_masked_steps",
         ("x = x[::size].reshape(n * batch", "x = x[:n].reshape(n * batch"),
-    ),
-    *_of(
-        "components/chunks.py",
-        f"{KNOWN}::test_chunks_are_consecutive_stretches_and_the_last_one_is_padded_with_masked_steps",
         ("jnp.moveaxis(x.reshape(n, size, batch, *rest), 0, 1)", "x"),
     ),
     *_of(

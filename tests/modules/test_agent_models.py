@@ -122,24 +122,24 @@ WITH_MEMORY = [(name, {}) for name in sorted(set(REGISTRY) - {"none_am", "oracle
 
 
 @pytest.mark.parametrize(("am_model", "config"), [*WITH_MEMORY, ("omg_am", {"carry_over": True})])
-@pytest.mark.parametrize(("seq_len", "first"), [(3, 3), (5, 5)])
-def test_chunks_of_an_agent_model_are_its_whole_unroll(am_model, config, seq_len, first, hunt):
+@pytest.mark.parametrize("size", [3, 5])
+def test_chunks_of_an_agent_model_are_its_whole_unroll(am_model, config, size, hunt):
     """9 time steps in 3 chunks of 3, or in 2 of 5, one of them padded. All that is inferred is the same."""
     env, batch = hunt
     mac, am, params = model(env, am_model=am_model, **config)
     params = jax.tree.map(lambda x: x + 0.1, params)
     batch = batch._replace(prior=jnp.ones((4, 3, am.prior_size)))
     seen = mac.seen(batch)
-    whole = jax.jit(mac.infer_all)(params, seen, batch)
-    starts = later_starts(whole.memory, seq_len)
-    np.testing.assert_array_equal(starts, whole.memory[first - 1 : -1 : first])
     infer = jax.jit(mac.infer_all)
+    whole = infer(params, seen, batch)
+    starts = later_starts(whole.memory, size)
+    np.testing.assert_array_equal(starts, whole.memory[size - 1 : -1 : size])
     by_chunks = infer(params, seen, batch, starts)
     for one, other in zip(jax.tree.leaves(whole), jax.tree.leaves(by_chunks), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
     moved = infer(params, seen, batch, starts + 1).embedding
-    np.testing.assert_array_equal(moved[:first], by_chunks.embedding[:first])
-    assert (abs(moved - by_chunks.embedding)[first:].max((1, 2, 3)) > 1e-4).all(), "from the given memories"
+    np.testing.assert_array_equal(moved[:size], by_chunks.embedding[:size])
+    assert (abs(moved - by_chunks.embedding)[size:].max((1, 2, 3)) > 1e-4).all(), "from the given memories"
 
 
 @pytest.mark.parametrize(
