@@ -1001,8 +1001,14 @@ MUTANTS: list[Mutant] = [
     *_of(
         "learners/lola_learner.py",
         f"{OTHER_MINDS}::test_lola_goes_where_the_derivatives_by_hand_point",
-        ("g + self.settings.lola_step * h[i]", "g - self.settings.lola_step * h[i]"),
+        ("g + scale * h", "g - scale * h"),
         ("                if j != i:", "                if j == i:"),
+    ),
+    *_of(
+        "learners/lola_learner.py",
+        f"{OTHER_MINDS}::test_lolas_correction_is_at_most_so_many_times_as_long_as_the_own_gradient",
+        ("jnp.minimum(1.0, longest", "(longest"),
+        ("self.settings.lola_limit * optax.global_norm(own)", "self.settings.lola_limit"),
     ),
     *_of(
         "learners/lola_learner.py",

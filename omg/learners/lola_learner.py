@@ -26,6 +26,7 @@ from omg.utils.settings import UserError, setting
 @dataclass(frozen=True)
 class LOLASettings(LearnerSettings):
     lola_step: float = setting(0.3, "LOLA: step size of the anticipated gradient step of the others; 0: none", low=0)
+    lola_limit: float = setting(1.0, "LOLA: how long the correction may be, in lengths of the own gradient", above=0)
     gae_lambda: float = setting(0.95, "λ of the generalised advantage estimate", low=0, high=1)
     value_coef: float = setting(0.5, "weight of the value loss", low=0)
     entropy_coef: float = setting(0.01, "weight of the entropy bonus", low=0)
@@ -99,8 +100,10 @@ class LOLALearner(Learner):
             own = jax.tree.map(lambda x: x[i], gradients[i])
             if not self.settings.lola_step:
                 return own
-            through = jax.grad(taught)(agent, i)
-            return jax.tree.map(lambda g, h: g + self.settings.lola_step * h[i], own, through)
+            through = jax.tree.map(lambda h: self.settings.lola_step * h[i], jax.grad(taught)(agent, i))
+            longest = self.settings.lola_limit * optax.global_norm(own)
+            scale = jnp.minimum(1.0, longest / jnp.maximum(optax.global_norm(through), 1e-12))
+            return jax.tree.map(lambda g, h: g + scale * h, own, through)
 
         return jax.tree.map(lambda *rows: jnp.stack(rows), *(direction(i) for i in range(n)))
 

@@ -25,10 +25,9 @@ def game():
     return make("matrix_game", payoffs=[R_1.tolist(), R_2.tolist()])
 
 
-@pytest.mark.parametrize("step", [0.0, 0.7])
-def test_lola_goes_where_the_derivatives_by_hand_point(game, step):
-    """With uniform policies, one episode of every joint action is the exact expectation of a game with one round."""
-    learner = REGISTRY["lola_learner"](game.spec, BasicMAC(game.spec, LOLA), LOLA | {"lola_step": step})
+def direction(game, **settings):
+    """LOLA's direction with uniform policies and one episode of every joint action, and what the agents remember."""
+    learner = REGISTRY["lola_learner"](game.spec, BasicMAC(game.spec, LOLA), LOLA | settings)
     agent = learner.init(jax.random.key(0)).params["agent"]
     agent = eqx.tree_at(lambda a: a.seats.fc2, agent, jax.tree.map(jnp.zeros_like, agent.seats.fc2))
     batch = play(game, 4, **LOLA)
@@ -40,7 +39,13 @@ def test_lola_goes_where_the_derivatives_by_hand_point(game, step):
     steps = td.steps_of(batch, learner.settings, 1, False)
     baseline = jnp.array([0.3, -0.2])
     found = jax.jit(learner.anticipating)(agent, batch, steps, steps.reward - baseline)
-    hidden = learner.mac.unroll({"agent": agent}, batch).hidden[0, 0]
+    return found, learner.mac.unroll({"agent": agent}, batch).hidden[0, 0]
+
+
+@pytest.mark.parametrize("step", [0.0, 0.7])
+def test_lola_goes_where_the_derivatives_by_hand_point(game, step):
+    """With uniform policies, one episode of every joint action is the exact expectation of a game with one round."""
+    found, hidden = direction(game, lola_step=step, lola_limit=1e9)
 
     softmax = np.diag([0.5, 0.5]) - 0.25  # the derivative of the probabilities by the logits
     half = np.array([0.5, 0.5])
@@ -51,6 +56,17 @@ def test_lola_goes_where_the_derivatives_by_hand_point(game, step):
         softmax @ R_2.T @ half + step * length[0] * softmax @ R_1.T @ softmax @ (softmax @ R_2 @ half),
     ]
     np.testing.assert_allclose(found.seats.fc2.bias, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_lolas_correction_is_at_most_so_many_times_as_long_as_the_own_gradient(game):
+    """Each agent by itself: the first one's correction is cut, the second one's is shorter anyway."""
+    of = {limit: direction(game, lola_step=0.7, lola_limit=limit)[0].seats.fc2 for limit in (1e9, 0.2)}
+    own = direction(game, lola_step=0.0)[0].seats.fc2
+    for seat in (0, 1):
+        mine, free, cut = (np.append(x.weight[seat].ravel(), x.bias[seat]) for x in (own, of[1e9], of[0.2]))
+        scale = min(1, 0.2 * np.linalg.norm(mine) / np.linalg.norm(free - mine))
+        assert (scale < 1) == (seat == 0)
+        np.testing.assert_allclose(cut, mine + scale * (free - mine), rtol=1e-5, atol=1e-6)
 
 
 def test_values_over_several_steps_have_the_derivatives_of_the_return():
