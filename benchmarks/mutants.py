@@ -997,6 +997,12 @@ MUTANTS: list[Mutant] = [
         ("state.updates % interval == 0", "state.updates > interval"),
         ("jnp.where(due, new, old)", "new"),
     ),
+    *_of(
+        "controllers/basic_controller.py",
+        "controllers/test_basic_controller.py::test_without_initial_weights_for_the_embedding_a_policy_starts_as_one_without_agent_model",
+        ("gain * first(whole)[..., self.own_size :, :]", "first(whole)[..., self.own_size :, :]"),
+        ("[first(network(self.own_size)), scaled]", "[first(whole)[..., : self.own_size, :], scaled]"),
+    ),
     # --- anticipated steps, influence, intentions
     *_of(
         "learners/lola_learner.py",

@@ -1,7 +1,8 @@
 """A game in which the partner's habit alone decides the reward, and nothing but its earlier actions betrays it.
 
 Two agents choose one of four actions for twelve steps. At the last step each earns 1 if both choose the same action.
-Each scripted partner repeats five actions of its own; before the last step, one in ten of its actions is random.
+Each scripted partner shows five actions of its own first; then it acts at random until the last step, at which its
+action is one of those five again: the second. So an agent must keep for six steps what it saw in the first ones.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from omg.envs.multiagentenv import MultiAgentEnv, Spec, Timestep
 from omg.opponents import REGISTRY as scripted_REGISTRY
 from omg.utils.settings import fill_exactly
 
-STEPS, ACTIONS, PERIOD, PARTNERS, NOISE = 12, 4, 5, 16, 0.1
+STEPS, ACTIONS, PERIOD, PARTNERS = 12, 4, 5, 16
 HABIT_NAMES = tuple(f"habit_{k}" for k in range(PARTNERS))
 HABITS = np.random.default_rng(3).integers(ACTIONS, size=(PARTNERS, PERIOD))
 
@@ -52,8 +53,8 @@ def habit(k: int):
     def of(spec: Spec):
         def policy(obs, avail_actions, seat, key):
             time = obs[2 * ACTIONS :].argmax()
-            noisy = jax.random.bernoulli(key, NOISE) & (time < STEPS - 1)
-            return jnp.where(noisy, jax.random.randint(key, (), 0, ACTIONS), jnp.asarray(HABITS)[k, time % PERIOD])
+            shows = (time < PERIOD) | (time == STEPS - 1)
+            return jnp.where(shows, jnp.asarray(HABITS)[k, time % PERIOD], jax.random.randint(key, (), 0, ACTIONS))
 
         return policy
 

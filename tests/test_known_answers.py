@@ -43,10 +43,10 @@ def test_every_learner_reaches_the_goal_and_stays_there(name, env):
 
 
 @pytest.mark.slow
-def test_subgoals_of_the_partner_come_near_the_oracle_where_its_habit_alone_pays(tmp_path):
-    """After 120,000 steps (both seats) of the game in tests/hidden_target.py; the base learner is far behind.
+def test_agent_models_reach_the_oracle_where_the_partners_habit_alone_pays_and_base_does_not(tmp_path):
+    """After 300,000 steps (both seats) of the game in tests/hidden_target.py.
 
-    Measured: oracle 0.91, OMG+ 0.84, LIAM 0.79, MeLIBA 0.74, base 0.55. With more steps the base learner catches up.
+    Measured: oracle 0.994, MeLIBA 0.989, OMG+ 0.991, base 0.755 (0.64, 0.86, 0.77).
     """
     habits = list(hidden_target.HABIT_NAMES)
     env = tmp_path / "hidden_target.yaml"
@@ -55,10 +55,8 @@ def test_subgoals_of_the_partner_come_near_the_oracle_where_its_habit_alone_pays
     words = ["pretrain", "--config=ppo_omg_plus", f"--env-config={env}", "--pool=rules", rules, "--pool_test_rules=[]"]
     assert main([*words, "--vae_updates=1500", f"--run_dir={vae}"]) == 0
     partners = {"pool": "rules", "pool_rules": habits, "pool_test_rules": [], "opponents_per_collection": 8}
-    run = partners | {"t_max": 60_000, "seeds": 3, "test_nepisode": 400, "batch_size_run": 64}
-    base, oracle = (np.mean(learn(name, str(env), **run)) / 2 for name in ("ppo", "ppo_oracle"))
-    meliba = np.mean(learn("ppo_meliba", str(env), **run)) / 2
+    run = partners | {"t_max": 150_000, "seeds": 3, "test_nepisode": 400, "batch_size_run": 64}
+    base, oracle, meliba = (np.mean(learn(name, str(env), **run)) / 2 for name in ("ppo", "ppo_oracle", "ppo_meliba"))
     omg_plus = np.mean(learn("ppo_omg_plus", str(env), **run, vae_path=str(vae))) / 2
-    assert oracle - omg_plus < 0.12
-    assert omg_plus - base > 0.15
-    assert meliba - base > 0.1
+    assert min(meliba, omg_plus) > oracle - 0.03
+    assert base < oracle - 0.1

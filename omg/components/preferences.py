@@ -20,6 +20,10 @@ OUT_OF_SIGHT = 20.0
 """The distance in steps of a goal that an agent does not see."""
 SPREAD = 3.0
 """Standard deviation of a goal type's utility among particles."""
+STRENGTH = (1.0, 6.0)
+"""How much utility a step of distance costs: between these, for particles that prefer near goals."""
+PREFER_NEAR = (0.95, 1 / 3)
+"""The share of particles that prefer goals near the agent itself, and near the others."""
 ACCIDENT = 0.1
 """How likely an agent reaches a goal that it did not pursue, compared with its own."""
 
@@ -32,15 +36,16 @@ class Preferences(NamedTuple):
 
 
 def particles(number: int, n_types: int, seed: int = 0) -> Preferences:
-    """Utilities of goal types from a normal distribution; near goals are preferred by half of the particles.
+    """Utilities of goal types from a normal distribution. Of two goals of a type almost all prefer the nearer one.
 
     A third of them prefers goals that are near the others. The last goal type is "none": to pursue nothing.
     """
     random = np.random.default_rng(seed)
     types = random.normal(0.0, SPREAD, (number, n_types))
     types[:, -1] -= SPREAD
-    strength = np.exp(random.uniform(np.log(0.3), np.log(3.0), (number, DISTANCES)))
-    near = -strength * (random.uniform(size=(number, DISTANCES)) < [1 / 2, 1 / 3])
+    weakest, strongest = np.log(STRENGTH)
+    strength = np.exp(random.uniform(weakest, strongest, (number, DISTANCES)))
+    near = -strength * (random.uniform(size=(number, DISTANCES)) < PREFER_NEAR)
     theta = jnp.asarray(np.concatenate([types, near], 1), jnp.float32)
     return Preferences(theta, jnp.full(number, 1 / number))
 

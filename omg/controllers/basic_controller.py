@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -41,6 +42,11 @@ class MACSettings:
     action_selector: str = setting("epsilon_greedy", "action selector: epsilon_greedy or multinomial")
     obs_last_action: bool = setting(True, "the agent's last action is part of its input")
     obs_agent_id: bool = setting(True, "the agent's seat is part of its input")
+    embedding_gain: float | None = setting(
+        None,
+        "scale of the embedding's initial weights; 0: the policy starts as one without agent model; null: not scaled",
+        low=0,
+    )
     carry_memory: bool = setting(
         False, "with frozen partners: an episode starts with the policy's memory of the last one with them (RL²)"
     )
@@ -78,6 +84,11 @@ class BasicMAC(Controller):
         if issubclass(self.agent_class, ConvRNNAgent) and not frames_in(spec.obs_layout):
             raise UserError(
                 f"policy_model=conv_rnn needs frames, and observations of {spec.name} have none: use policy_model=rnn."
+            )
+        if self.settings.embedding_gain is not None and issubclass(self.agent_class, (MixRNNAgent, ConvRNNAgent)):
+            raise UserError(
+                f"embedding_gain scales the first layer of rnn, duelling_rnn and idv_rnn: leave it out with "
+                f"policy_model={self.settings.policy_model}."
             )
         self.obs_is_state = self.am.obs_is_state
         check_model(self.am, self.own_size, spec.state_size if self.obs_is_state else spec.obs_size)
@@ -123,8 +134,20 @@ class BasicMAC(Controller):
 
     def new_network(self, outputs: int, key: Array) -> Any:
         """A network of the policy's architecture and inputs with this many outputs."""
-        s = self.spec
-        return self.agent_class(self.input_size, outputs, s.n_agents, self.agent_settings, key, s.obs_layout)
+        s, gain = self.spec, self.settings.embedding_gain
+
+        def network(inputs: int) -> Any:
+            return self.agent_class(inputs, outputs, s.n_agents, self.agent_settings, key, s.obs_layout)
+
+        def first(network: Any) -> Array:
+            return getattr(network, "seats", network).fc1.weight
+
+        whole = network(self.input_size)
+        if gain is None or not self.am.output_size:
+            return whole
+        # The weights of the agent's own input are those of a network without an agent model.
+        scaled = gain * first(whole)[..., self.own_size :, :]
+        return eqx.tree_at(first, whole, jnp.concatenate([first(network(self.own_size)), scaled], -2))
 
     def init_params(self, key: Array) -> Params:
         k_agent, k_model = jax.random.split(key)

@@ -9,6 +9,7 @@ import pytest
 
 from omg.controllers import BasicMAC
 from omg.envs.multiagentenv import Spec
+from omg.utils.settings import UserError
 from tests.conftest import play
 
 SPEC = Spec("test", n_agents=2, n_actions=3, obs_size=1, state_size=2, episode_limit=4, game_type="cooperative")
@@ -56,3 +57,29 @@ def test_acting_step_by_step_equals_the_unroll_of_the_episode(foraging):
     best = jnp.swapaxes(jnp.where(jnp.swapaxes(episodes.avail_actions, 0, 1), q, -jnp.inf).argmax(-1), 0, 1)
     filled = np.asarray(episodes["filled"])
     np.testing.assert_array_equal(np.asarray(episodes.actions)[filled], np.asarray(best)[filled])
+
+
+@pytest.mark.parametrize("policy_model", ["rnn", "duelling_rnn", "idv_rnn"])
+def test_without_initial_weights_for_the_embedding_a_policy_starts_as_one_without_agent_model(policy_model):
+    """With another gain the own input's weights stay, and those of the embedding are scaled."""
+    spec = Spec("small", 2, 3, 4, 5, 6, "mixed")
+    shared = {"policy_model": policy_model, "rnn_hidden_dim": 8}
+    key = jax.random.key(3)
+    base = BasicMAC(spec, shared).new_network(3, key)
+    with_model = {gain: BasicMAC(spec, shared | {"am_model": "liam_am", "embedding_gain": gain}) for gain in (0, 0.5)}
+    none, half = (mac.new_network(3, key) for mac in with_model.values())
+    whole = BasicMAC(spec, shared | {"am_model": "liam_am"}).new_network(3, key)
+    own, embedding = jax.random.normal(key, (7, 2, 4 + 3 + 2)), jax.random.normal(key, (7, 2, 32))
+    hidden = base.init_hidden(7, 2)
+    expected, _ = base.step(own, hidden)
+    found, _ = none.step(jnp.concatenate([own, embedding], -1), hidden)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
+    first = [getattr(network, "seats", network).fc1.weight for network in (half, whole)]
+    np.testing.assert_array_equal(first[0][..., 9:, :], 0.5 * first[1][..., 9:, :])
+    assert np.abs(first[1][..., 9:, :]).min() > 0
+
+
+def test_only_networks_with_one_first_layer_can_scale_the_embeddings_weights():
+    spec = Spec("small", 2, 3, 4, 5, 6, "mixed")
+    with pytest.raises(UserError, match="leave it out with policy_model=mix_rnn"):
+        BasicMAC(spec, {"policy_model": "mix_rnn", "am_model": "mix_am", "embedding_gain": 0.0})
