@@ -873,6 +873,12 @@ MUTANTS: list[Mutant] = [
     ),
     *_of(
         "components/preferences.py",
+        f"{PREFERENCES}::test_unknown_co_players_prefer_the_nearer_of_two_goals_of_a_type",
+        ("PREFER_NEAR = (0.95, 1 / 3)", "PREFER_NEAR = (1 / 3, 0.95)"),
+        ("STRENGTH = (1.0, 6.0)", "STRENGTH = (0.3, 3.0)"),
+    ),
+    *_of(
+        "components/preferences.py",
         f"{PREFERENCES}::test_features_of_goals_by_hand",
         ("others = distance * playing[..., None]", "others = distance"),
         ("(others.sum(1, keepdims=True) - others)", "others.sum(1, keepdims=True)"),
@@ -1001,7 +1007,8 @@ MUTANTS: list[Mutant] = [
         "controllers/basic_controller.py",
         "controllers/test_basic_controller.py::test_without_initial_weights_for_the_embedding_a_policy_starts_as_one_without_agent_model",
         ("gain * first(whole)[..., self.own_size :, :]", "first(whole)[..., self.own_size :, :]"),
-        ("[first(network(self.own_size)), scaled]", "[first(whole)[..., : self.own_size, :], scaled]"),
+        ("[first(without), scaled]", "[first(whole)[..., : self.own_size, :], scaled]"),
+        ("eqx.tree_at(first, without,", "eqx.tree_at(first, whole,"),
     ),
     # --- anticipated steps, influence, intentions
     *_of(

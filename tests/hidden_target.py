@@ -2,7 +2,7 @@
 
 Two agents choose one of four actions for twelve steps. At the last step each earns 1 if both choose the same action.
 Each scripted partner shows five actions of its own first; then it acts at random until the last step, at which its
-action is one of those five again: the second. So an agent must keep for six steps what it saw in the first ones.
+action is one of those five again: the second. So an agent must keep across six random steps what it saw before them.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class Preferences(NamedTuple):
 def particles(number: int, n_types: int, seed: int = 0) -> Preferences:
     """Utilities of goal types from a normal distribution. Of two goals of a type almost all prefer the nearer one.
 
-    A third of them prefers goals that are near the others. The last goal type is "none": to pursue nothing.
+    A third of them prefer goals that are near the others. The last goal type is "none": to pursue nothing.
     """
     random = np.random.default_rng(seed)
     types = random.normal(0.0, SPREAD, (number, n_types))

@@ -44,7 +44,7 @@ class MACSettings:
     obs_agent_id: bool = setting(True, "the agent's seat is part of its input")
     embedding_gain: float | None = setting(
         None,
-        "scale of the embedding's initial weights; 0: the policy starts as one without agent model; null: not scaled",
+        "scale of the embedding's initial weights in policy and critic (0: they start as without); null: not scaled",
         low=0,
     )
     carry_memory: bool = setting(
@@ -85,11 +85,16 @@ class BasicMAC(Controller):
             raise UserError(
                 f"policy_model=conv_rnn needs frames, and observations of {spec.name} have none: use policy_model=rnn."
             )
-        if self.settings.embedding_gain is not None and issubclass(self.agent_class, (MixRNNAgent, ConvRNNAgent)):
-            raise UserError(
-                f"embedding_gain scales the first layer of rnn, duelling_rnn and idv_rnn: leave it out with "
-                f"policy_model={self.settings.policy_model}."
-            )
+        if self.settings.embedding_gain is not None:
+            if not self.am.output_size:
+                raise UserError(
+                    "embedding_gain is about the embedding of an agent model: set am_model, or leave it out."
+                )
+            if issubclass(self.agent_class, (MixRNNAgent, ConvRNNAgent)):
+                raise UserError(
+                    f"embedding_gain scales the first layer of rnn, duelling_rnn and idv_rnn: leave it out with "
+                    f"policy_model={self.settings.policy_model}."
+                )
         self.obs_is_state = self.am.obs_is_state
         check_model(self.am, self.own_size, spec.state_size if self.obs_is_state else spec.obs_size)
         self.needs = self.am.needs
@@ -139,15 +144,16 @@ class BasicMAC(Controller):
         def network(inputs: int) -> Any:
             return self.agent_class(inputs, outputs, s.n_agents, self.agent_settings, key, s.obs_layout)
 
-        def first(network: Any) -> Array:
-            return getattr(network, "seats", network).fc1.weight
+        def first(agent: Any) -> Array:
+            return getattr(agent, "seats", agent).fc1.weight
 
         whole = network(self.input_size)
-        if gain is None or not self.am.output_size:
+        if gain is None:
             return whole
-        # The weights of the agent's own input are those of a network without an agent model.
+        # Everything but the embedding's weights is as without an agent model.
+        without = network(self.own_size)
         scaled = gain * first(whole)[..., self.own_size :, :]
-        return eqx.tree_at(first, whole, jnp.concatenate([first(network(self.own_size)), scaled], -2))
+        return eqx.tree_at(first, without, jnp.concatenate([first(without), scaled], -2))
 
     def init_params(self, key: Array) -> Params:
         k_agent, k_model = jax.random.split(key)

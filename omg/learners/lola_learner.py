@@ -26,7 +26,9 @@ from omg.utils.settings import UserError, setting
 @dataclass(frozen=True)
 class LOLASettings(LearnerSettings):
     lola_step: float = setting(0.3, "LOLA: step size of the anticipated gradient step of the others; 0: none", low=0)
-    lola_limit: float = setting(1.0, "LOLA: how long the correction may be, in lengths of the own gradient", above=0)
+    lola_limit: float = setting(
+        1.0, "LOLA: largest norm of the correction, in norms of the agent's own gradient", above=0
+    )
     gae_lambda: float = setting(0.95, "λ of the generalised advantage estimate", low=0, high=1)
     value_coef: float = setting(0.5, "weight of the value loss", low=0)
     entropy_coef: float = setting(0.01, "weight of the entropy bonus", low=0)
@@ -77,7 +79,10 @@ class LOLALearner(Learner):
         return grads, metrics | {"grad_norm": optax.global_norm(grads)}
 
     def anticipating(self, agent: Any, batch: EpisodeBatch, steps: td.Steps, advantage: Array) -> Any:
-        """The direction in which every agent i goes: ∇_i V_i + α·Σ_j (∇_j V_i)ᵀ ∇_i ∇_j V_j, one row for each seat."""
+        """The direction in which every agent i goes, one row for each seat: ∇_i V_i + α·Σ_j (∇_j V_i)ᵀ ∇_i ∇_j V_j.
+
+        The second term, the correction, is shortened to `lola_limit` times the length of the first if it is longer.
+        """
         n = self.spec.n_agents
 
         def value(agent: Any, i: int) -> Array:

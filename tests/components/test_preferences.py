@@ -105,6 +105,17 @@ def test_reasons_are_learned_across_boards(kind):
     assert np.mean(after) > max(0.65, np.mean(before) + 0.2)
 
 
+def test_unknown_co_players_prefer_the_nearer_of_two_goals_of_a_type():
+    """19 of 20 do, by one to six units of utility per step; a third prefer goals that are near the others."""
+    own, others = -np.asarray(particles(2000, 3).theta)[:, -2:].T
+    assert np.mean(own > 0) == pytest.approx(0.95, abs=0.02)
+    assert np.mean(others > 0) == pytest.approx(1 / 3, abs=0.04)
+    for strength in (own[own > 0], others[others > 0]):
+        assert 1 <= strength.min() < 1.1
+        assert 5.5 < strength.max() <= 6
+        assert np.median(strength) == pytest.approx(6**0.5, abs=0.2)
+
+
 def test_particles_are_the_same_for_everybody():
     again = particles(16, 3)
     np.testing.assert_array_equal(again.theta, particles(16, 3).theta)

@@ -59,11 +59,14 @@ def test_acting_step_by_step_equals_the_unroll_of_the_episode(foraging):
     np.testing.assert_array_equal(np.asarray(episodes.actions)[filled], np.asarray(best)[filled])
 
 
-@pytest.mark.parametrize("policy_model", ["rnn", "duelling_rnn", "idv_rnn"])
-def test_without_initial_weights_for_the_embedding_a_policy_starts_as_one_without_agent_model(policy_model):
+@pytest.mark.parametrize(
+    ("policy_model", "init"),
+    [("rnn", "orthogonal"), ("rnn", "pytorch"), ("duelling_rnn", "orthogonal"), ("idv_rnn", "pytorch")],
+)
+def test_without_initial_weights_for_the_embedding_a_policy_starts_as_one_without_agent_model(policy_model, init):
     """With another gain the own input's weights stay, and those of the embedding are scaled."""
-    spec = Spec("small", 2, 3, 4, 5, 6, "mixed")
-    shared = {"policy_model": policy_model, "rnn_hidden_dim": 8}
+    spec = Spec("small", n_agents=2, n_actions=3, obs_size=4, state_size=5, episode_limit=6, game_type="mixed")
+    shared = {"policy_model": policy_model, "rnn_hidden_dim": 8, "init": init}
     key = jax.random.key(3)
     base = BasicMAC(spec, shared).new_network(3, key)
     with_model = {gain: BasicMAC(spec, shared | {"am_model": "liam_am", "embedding_gain": gain}) for gain in (0, 0.5)}
@@ -77,9 +80,16 @@ def test_without_initial_weights_for_the_embedding_a_policy_starts_as_one_withou
     first = [getattr(network, "seats", network).fc1.weight for network in (half, whole)]
     np.testing.assert_array_equal(first[0][..., 9:, :], 0.5 * first[1][..., 9:, :])
     assert np.abs(first[1][..., 9:, :]).min() > 0
+    np.testing.assert_array_equal(first[0][..., :9, :], getattr(base, "seats", base).fc1.weight)
 
 
-def test_only_networks_with_one_first_layer_can_scale_the_embeddings_weights():
-    spec = Spec("small", 2, 3, 4, 5, 6, "mixed")
-    with pytest.raises(UserError, match="leave it out with policy_model=mix_rnn"):
-        BasicMAC(spec, {"policy_model": "mix_rnn", "am_model": "mix_am", "embedding_gain": 0.0})
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        ({"policy_model": "mix_rnn", "am_model": "mix_am"}, "leave it out with policy_model=mix_rnn"),
+        ({"policy_model": "rnn", "am_model": "none_am"}, "set am_model, or leave it out"),
+    ],
+)
+def test_the_embeddings_weights_can_be_scaled_where_there_are_some(config, problem):
+    with pytest.raises(UserError, match=problem):
+        BasicMAC(SPEC, config | {"embedding_gain": 0.0})
