@@ -30,10 +30,11 @@ TINY = {
     "stages": [
         {"collect": "rules", "vae_episodes": 16},
         {"pretrain": "hop_plus", "trajectories": "{collect_rules}", "vae_updates": 40, "n_goal_clusters": 4,
-         "vae_hidden_dim": 8, "goal_latent_dim": 2},
+         "goal_form": "state_time_reward", "vae_hidden_dim": 8, "goal_latent_dim": 2},
         {"train": "ppo", "t_max": 60, "batch_size_run": 4, "test_nepisode": 4, "rnn_hidden_dim": 4},
         {"train": "hop_plus", "goals_path": "{pretrain_hop_plus}", "pool": "{train_ppo}", "t_max": 20,
          "batch_size_run": 2, "batch_size": 2, "buffer_size": 16,
+         "goal_form": "state_time_reward",
          "test_nepisode": 2, "n_goal_clusters": 4, "vae_hidden_dim": 8, "goal_latent_dim": 2, "hop_hidden_dim": 8,
          "simulations": 4, "goal_draws": 1, "train_simulations": 4, "train_goal_draws": 1, "updates_per_iteration": 1},
         {"adapt": "train_hop_plus", "pool": "rules", "adapt_episodes": 2, "test_nepisode": 2},

@@ -88,12 +88,12 @@ class BasicMAC(Controller):
         if self.settings.embedding_gain is not None:
             if not self.am.output_size:
                 raise UserError(
-                    "embedding_gain is about the embedding of an agent model: set am_model, or leave it out."
+                    "embedding_gain is about the embedding of an agent model: set am_model, or --embedding_gain=null."
                 )
             if issubclass(self.agent_class, (MixRNNAgent, ConvRNNAgent)):
                 raise UserError(
-                    f"embedding_gain scales the first layer of rnn, duelling_rnn and idv_rnn: leave it out with "
-                    f"policy_model={self.settings.policy_model}."
+                    f"embedding_gain scales the first layer of rnn, duelling_rnn and idv_rnn: with "
+                    f"policy_model={self.settings.policy_model}, set --embedding_gain=null."
                 )
         self.obs_is_state = self.am.obs_is_state
         check_model(self.am, self.own_size, spec.state_size if self.obs_is_state else spec.obs_size)

@@ -38,9 +38,10 @@ PRIOR_OF_NONE = 0.05
 class HopSettings(PlanningSettings, GoalSettings, HandOverSettings):
     hop_beta: float = setting(20.0, "inverse temperature of the Boltzmann distribution over action values", low=0)
     hop_hidden_dim: int = setting(64, "hidden units of HOP's networks", above=0)
-    goal_memory: Literal["types", "preferences"] = setting(
-        "types",
-        "kept across episodes: how often each goal type was pursued, or why goals are chosen (so with intentions)",
+    goal_memory: Literal["types", "preferences"] | None = setting(
+        None,
+        "kept across episodes: how often each goal type was pursued (types), or why goals are chosen (preferences); "
+        "null: preferences where goals have places, types for strategies and for goals in a latent space",
     )
     hop_alpha: float = setting(
         0.7, "goal_memory types: weight of the old belief when the next episode begins", low=0, high=1
@@ -122,7 +123,7 @@ class HopMAC(Controller):
         if isinstance(space, IntentionSpace):
             # Learned preferences take the place of sampled ones, whatever goal_memory says.
             self.preferences = space.preferences
-        elif s.goal_memory == "preferences" and goals.n:
+        elif goals.n and (s.goal_memory == "preferences" or (s.goal_memory is None and goals.exclusive)):
             self.preferences = preferences.particles(s.preference_particles, self.models.n_types)
 
     @classmethod

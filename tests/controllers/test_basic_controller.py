@@ -86,8 +86,8 @@ def test_without_initial_weights_for_the_embedding_a_policy_starts_as_one_withou
 @pytest.mark.parametrize(
     ("config", "problem"),
     [
-        ({"policy_model": "mix_rnn", "am_model": "mix_am"}, "leave it out with policy_model=mix_rnn"),
-        ({"policy_model": "rnn", "am_model": "none_am"}, "set am_model, or leave it out"),
+        ({"policy_model": "mix_rnn", "am_model": "mix_am"}, "policy_model=mix_rnn, set --embedding_gain=null"),
+        ({"policy_model": "rnn", "am_model": "none_am"}, "set am_model, or --embedding_gain=null"),
     ],
 )
 def test_the_embeddings_weights_can_be_scaled_where_there_are_some(config, problem):

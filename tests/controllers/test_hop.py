@@ -42,7 +42,7 @@ class FixedModels(HopModels):
 
 def mac_with(env, policy, models=FixedModels, **config):
     """HOP's controller with co-players that act by `policy`."""
-    mac = HopMAC(env, {"simulations": 300, "goal_draws": 2, "gamma": GAMMA, **config})
+    mac = HopMAC(env, {"simulations": 300, "goal_draws": 2, "gamma": GAMMA, "goal_memory": "types", **config})
     mac.models = models(mac, policy)
     mac.planner = Planner(env, mac.models, mac.settings)
     return mac
@@ -122,7 +122,8 @@ def test_the_stag_with_a_partner_beside_it_and_the_hare_without():
 @pytest.fixture(scope="module")
 def hunters():
     env = make("stag_hunt", grid_size=4, hunters=2, hares=2, stags=1, episode_limit=6)
-    return env, {"simulations": 8, "goal_draws": 2, "train_simulations": 4, "train_goal_draws": 1, "hop_hidden_dim": 8}
+    small = {"simulations": 8, "goal_draws": 2, "train_simulations": 4, "train_goal_draws": 1, "hop_hidden_dim": 8}
+    return env, small | {"goal_memory": "types"}
 
 
 def played(env, config, test_mode=True):
@@ -153,6 +154,15 @@ def test_searches_are_policies_over_available_actions_and_beliefs_are_probabilit
     assert caught, "some prey was caught"
     assert not any(np.asarray(memory.belief)[b, :, g].any() for b, g in caught), "closed goals have probability 0"
     assert mac.next_prior(memory).shape == (4, 2, 3)
+
+
+def test_what_is_kept_across_episodes_depends_on_the_goals():
+    """Why they are chosen where they have places, their types where they are strategies; either way if so set."""
+    hunt, strategies = make("stag_hunt"), make("prisoners_dilemma", rounds=4)
+    assert HopMAC(hunt, {}).preferences is not None
+    assert HopMAC(strategies, {}).preferences is None
+    assert HopMAC(hunt, {"goal_memory": "types"}).preferences is None
+    assert HopMAC(strategies, {"goal_memory": "preferences"}).preferences is not None
 
 
 def test_preferences_give_the_belief_of_a_board_and_are_kept_for_the_next(hunters):
@@ -333,7 +343,7 @@ def test_without_goals_no_action_excludes_a_goal(hunters, trained):
 
 def test_a_goal_type_without_goals_has_probability_0():
     env = make("stag_hunt", grid_size=4, hunters=2, hares=0, stags=1, episode_limit=6)
-    mac = HopMAC(env, {})
+    mac = HopMAC(env, {"goal_memory": "types"})
     memory = mac.init_memory(None, 1)
     np.testing.assert_allclose(memory.prior[0, 0], [0.0, 0.95, 0.05], rtol=1e-5)
     np.testing.assert_allclose(memory.belief[0, 0], [0.95, 0.05], rtol=1e-5)

@@ -21,7 +21,7 @@ def test_agents_far_from_every_goal_are_not_inferred():
     one, seen = (jax.tree.map(lambda x: x[None], x) for x in (hunt, env._timestep(hunt, jnp.zeros(3))))
 
     def beliefs(**config):
-        mac = HopMAC(env, {"hop_hidden_dim": 8, **config})
+        mac = HopMAC(env, {"hop_hidden_dim": 8, "goal_memory": "types", **config})
         memory = mac.init_memory(None, 1)
         actions = jnp.array([[0, 3, 2]])
         params = jax.jit(mac.init_params)(KEY)
@@ -46,7 +46,7 @@ def test_the_belief_after_one_step_by_hand():
     hunt, _ = jax.jit(env.reset)(KEY)
     hunt = hunt._replace(hunting=jnp.array([True, True, False]))
     seen = env._timestep(hunt, jnp.zeros(3))
-    mac = HopMAC(env, {"hop_hidden_dim": 8, "likelihood_epsilon": 0.05})
+    mac = HopMAC(env, {"hop_hidden_dim": 8, "likelihood_epsilon": 0.05, "goal_memory": "types"})
     params, memory = jax.jit(mac.init_params)(KEY), mac.init_memory(None, 1)
     one = jax.tree.map(lambda x: x[None], (hunt, seen))
     action = int(np.flatnonzero(np.asarray(seen.avail_actions[1]))[-1])

@@ -100,7 +100,7 @@ def test_types_of_co_players_and_seeds_in_one_program(hunt):
 def test_beliefs_of_several_agents_about_several_types_of_co_players(hunt):
     """Each agent's belief about each type of co-player depends on that type alone, from episode to episode."""
     policies = [SCRIPTED["stag_hunt"][name](hunt.spec) for name in ("always_stag", "always_hare")]
-    mac = HopMAC(hunt, {"simulations": 2, "goal_draws": 1, "hop_hidden_dim": 4, "hop_alpha": 0.7})
+    mac = HopMAC(hunt, {"simulations": 2, "goal_draws": 1, "hop_hidden_dim": 4, "goal_memory": "types"})
     agents = jax.jit(jax.vmap(mac.init_params))(keys(2))
     goals = [policy.goal for policy in policies]
     program = Adaptation(hunt, mac, ReciprocalMAC(hunt.spec, *policies), 8, 3, types=2, seeds=2, goals=goals)

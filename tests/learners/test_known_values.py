@@ -979,7 +979,8 @@ def hunt():
 def hunt_with(**config):
     """Two parallel hunts with a hare, a hare and a stag; co-players take action 0 with a probability per goal."""
     env = make("stag_hunt", grid_size=4, hunters=2, hares=2, stags=1)
-    mac = HopMAC(env, {"hop_hidden_dim": 4, "likelihood_epsilon": 0.1, "hop_alpha": 0.6, **config})
+    of_types = {"goal_memory": "types", "hop_alpha": 0.6}
+    mac = HopMAC(env, {"hop_hidden_dim": 4, "likelihood_epsilon": 0.1, **of_types, **config})
     of_goal = jnp.log(jnp.array([[0.8, 0.05, 0.05, 0.05, 0.05], [0.2] * 5, [0.1, 0.6, 0.1, 0.1, 0.1], [0.2] * 5]))
     mac.models.co_player_logits = lambda model, obs, goal, avail: jnp.where(avail, of_goal, -1e9)
     start = Hunt(

@@ -8,7 +8,7 @@ import pytest
 from omg.build import build, component_settings, resolve
 from omg.cli import main, parse
 from omg.commands import OF_A_MODEL, VERBS, module_of
-from omg.config import CONFIG_DIR, Command, available, load, read_yaml
+from omg.config import CONFIG_DIR, Command, load, read_yaml
 from omg.controllers import HopMAC
 from omg.utils.settings import UserError, as_yaml, options_of
 from tests.conftest import play
@@ -150,7 +150,6 @@ def test_hop_honours_gamma_and_reward_scale():
     assert (reward > 0).any(), "some action catches a hare"
     assert (abs(half - reward) > 1e-4).any(), "the next state has a value"
     np.testing.assert_allclose(tripled - 3 * reward, 2 * (half - reward), rtol=1e-4, atol=1e-5)
-    assert read_yaml(available("algs")["hop"])["gamma"] == 0.95
 
 
 def test_comas_critic_honours_the_optimiser(two_step):
