@@ -38,7 +38,7 @@ def rate(decide: Callable[[Any], Any], boards: int) -> float:
 
 def hop(env_name: str, simulations: int, draws: int, boards: int) -> float:
     env = make(env_name)
-    mac = HopMAC(env, {"simulations": simulations, "goal_draws": draws, "gamma": 0.95})
+    mac = HopMAC(env, {"simulations": simulations, "goal_draws": draws})
     networks = mac.init_params(jax.random.key(0))
     state, seen = jax.vmap(env.reset)(jax.random.split(jax.random.key(1), boards))
     memory, seats = mac.init_memory(networks, boards), jnp.zeros((boards, 1), jnp.int32)

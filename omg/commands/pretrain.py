@@ -36,8 +36,8 @@ from omg.utils.logging import ProgressReport, say, show
 from omg.utils.settings import UserError, choose, fill
 
 SUMMARY = """\
-Plays episodes of a pool's training members and trains a VAE on them: OMG's VAE of states (--config=iql_omg), or the
-goals of HOP+ (--config=hop_plus). Training finds the newest one that fits; vae_path or goals_path names another."""
+Plays episodes of a pool's training members and learns from them: OMG's VAE of states (--config=iql_omg), or the goals
+of HOP+ (--config=hop_plus). Training finds the newest one that fits; vae_path or goals_path names another."""
 EXAMPLES = [
     "omg pretrain --config=iql_omg --env-config=foraging",
     "omg pretrain --config=hop_plus --env-config=stag_hunt --pool=rules",
@@ -83,7 +83,7 @@ def pretrain_vae(config: dict[str, Any]) -> Path:
 
 
 def pretrain_goals(config: dict[str, Any]) -> Path:
-    """Collects trajectories (or reads them), trains a VAE of events, chooses goals in its latent space."""
+    """Collects trajectories (or reads them) and learns goals of the form `goal_form`."""
     env = make_env(config)
     g, s = fill(GoalSettings, config), fill(VAESettings, config)
     card = card_of("goals", env.spec, config)

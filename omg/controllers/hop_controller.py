@@ -41,7 +41,7 @@ class HopSettings(PlanningSettings, GoalSettings, HandOverSettings):
     goal_memory: Literal["types", "preferences"] | None = setting(
         None,
         "kept across episodes: how often each goal type was pursued (types), or why goals are chosen (preferences); "
-        "null: preferences where goals have places, types for strategies and for goals in a latent space",
+        "null: preferences where goals have places, otherwise types (goal_form intentions: always preferences)",
     )
     hop_alpha: float = setting(
         0.7, "goal_memory types: weight of the old belief when the next episode begins", low=0, high=1
@@ -123,7 +123,7 @@ class HopMAC(Controller):
         if isinstance(space, IntentionSpace):
             # Learned preferences take the place of sampled ones, whatever goal_memory says.
             self.preferences = space.preferences
-        elif goals.n and (s.goal_memory == "preferences" or (s.goal_memory is None and goals.exclusive)):
+        elif goals.n and (s.goal_memory == "preferences" or (s.goal_memory is None and goals.placed)):
             self.preferences = preferences.particles(s.preference_particles, self.models.n_types)
 
     @classmethod

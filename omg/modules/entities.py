@@ -28,7 +28,7 @@ class Entities:
         if spec.agents_in_obs not in [name for name, _ in spec.obs_layout]:
             raise UserError(
                 f"goals as entities are read from the layout of observations, and {spec.name} gives none "
-                "(obs_layout, agents_in_obs): choose another goal_form."
+                "(obs_layout, agents_in_obs): use --goal_form=state_time_reward."
             )
         self.relative = spec.entity_step > 0
         # Behind the observation stands a one: the presence of entities that are always there.

@@ -23,14 +23,14 @@ class GoalSettings(VAESize):
 
     learned_goals: bool = setting(False, "goals are learned from play (omg pretrain); false: named by the environment")
     goal_form: Literal["state", "trajectory", "state_time_reward", "slots", "intentions"] = setting(
-        "state_time_reward",
-        "what a goal is: a state, trajectory or state_time_reward in a latent space, an entity (slots), or an "
-        "entity that is chosen by learned preferences (intentions)",
+        "slots",
+        "what a goal is: an entity (slots), an entity that is chosen by learned preferences (intentions), or a state, "
+        "trajectory or state_time_reward in a latent space",
     )
     goal_choice: Literal["clustered", "continuous"] = setting(
         "clustered", "goals are cluster centres (clustered) or sampled events themselves (continuous)"
     )
-    n_goal_clusters: int = setting(12, "number of learned goals", above=0)
+    n_goal_clusters: int = setting(12, "number of goals in a latent space", above=0)
     n_intentions: int = setting(6, "goal_form intentions: how many", above=0)
     goal_hazard: float = setting(
         0.02,
@@ -42,7 +42,7 @@ class GoalSettings(VAESize):
     goal_latent_dim: int = setting(8, "latent size of the goals' VAE", above=0)
     goals_path: str | None = setting(None, "learned goals; null: the newest ones that fit")
     gate_distance: float | None = setting(
-        None, "no inference beyond this distance from every goal, in steps (learned goals: standard deviations)"
+        None, "no inference beyond this distance from every goal, in steps (in a latent space: standard deviations)"
     )
 
 
@@ -66,6 +66,8 @@ class GoalSet(Protocol):
     window: int
     exclusive: bool
     """Whether who pursues one goal would not take the action that reaches another."""
+    placed: bool
+    """Whether goals have places, so that agents are nearer to some than to others."""
     entities: int
     entity_size: int
 
@@ -83,6 +85,7 @@ class EnvGoals:
 
     def __init__(self, env: MultiAgentEnv):
         self.env, self.exclusive = env, env.exclusive_goals
+        self.placed = type(env).goal_distance is not MultiAgentEnv.goal_distance
         self.n, self.size, self.types = env.n_goals, env.goal_size, list(env.goal_types)
         # Strategies are goals, but nothing that one could walk to.
         self.entities, self.entity_size = (self.n, self.size) if self.exclusive else (0, 0)
@@ -147,6 +150,7 @@ class LearnedGoals:
     """
 
     exclusive = False
+    placed = False
 
     def __init__(self, env: MultiAgentEnv, space: GoalSpace, window: int):
         self.env, self.space = env, space

@@ -33,6 +33,7 @@ class SlotGoals:
 
     window = 0
     exclusive = True
+    placed = True
 
     def __init__(self, env: MultiAgentEnv, space: SlotSpace):
         self.entities_of = Entities(env.spec)

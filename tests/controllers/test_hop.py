@@ -157,10 +157,11 @@ def test_searches_are_policies_over_available_actions_and_beliefs_are_probabilit
 
 
 def test_what_is_kept_across_episodes_depends_on_the_goals():
-    """Why they are chosen where they have places, their types where they are strategies; either way if so set."""
+    """Why they are chosen where they have places, otherwise how often goals of each type were; or as set."""
     hunt, strategies = make("stag_hunt"), make("prisoners_dilemma", rounds=4)
     assert HopMAC(hunt, {}).preferences is not None
     assert HopMAC(strategies, {}).preferences is None
+    assert HopMAC(make("climbing"), {}).preferences is None, "actions have no places either"
     assert HopMAC(hunt, {"goal_memory": "types"}).preferences is None
     assert HopMAC(strategies, {"goal_memory": "preferences"}).preferences is not None
 

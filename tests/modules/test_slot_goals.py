@@ -106,7 +106,7 @@ def test_play_in_which_nothing_is_reached_is_refused(play):
     env, obs, reward, playing, _ = play
     with pytest.raises(UserError, match="no agent reached an entity"):
         learn_types(env.spec, obs, 0 * reward, playing)
-    with pytest.raises(UserError, match="choose another goal_form"):
+    with pytest.raises(UserError, match="use --goal_form=state_time_reward"):
         Entities(replace(env.spec, agents_in_obs=""))
 
 
