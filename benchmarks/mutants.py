@@ -1006,9 +1006,31 @@ MUTANTS: list[Mutant] = [
     *_of(
         "controllers/basic_controller.py",
         "controllers/test_basic_controller.py::test_without_initial_weights_for_the_embedding_a_policy_starts_as_one_without_agent_model",
-        ("gain * first(whole)[..., self.own_size :, :]", "first(whole)[..., self.own_size :, :]"),
-        ("[first(without), scaled]", "[first(whole)[..., : self.own_size, :], scaled]"),
-        ("eqx.tree_at(first, without,", "eqx.tree_at(first, whole,"),
+        ("gain * first_weights(whole)[..., self.own_size :, :]", "first_weights(whole)[..., self.own_size :, :]"),
+        ("[first_weights(without), scaled]", "[first_weights(whole)[..., : self.own_size, :], scaled]"),
+        ("eqx.tree_at(first_weights, without,", "eqx.tree_at(first_weights, whole,"),
+    ),
+    *_of(
+        "controllers/basic_controller.py",
+        "controllers/test_basic_controller.py::test_the_embeddings_weights_go_four_times_as_far_in_policy_and_critic",
+        ("step.at[rows].multiply(rate)", "step.at[rows].multiply(1 / rate)"),
+        ('if name in ("agent", "critic") else x', 'if name == "agent" else x'),
+        ("self.own_size : self.input_size, :]", ": self.input_size, :]"),
+    ),
+    *_of(
+        "controllers/basic_controller.py",
+        "controllers/test_basic_controller.py::test_a_central_critic_learns_of_the_embedding_as_fast_and_of_the_state_as_before",
+        ("self.own_size : self.input_size, :]", "self.own_size :, :]"),
+    ),
+    *_of(
+        "learners/base.py",
+        "controllers/test_basic_controller.py::test_the_embeddings_weights_go_four_times_as_far_in_policy_and_critic",
+        ("self.mac.weighted(updates)", "updates"),
+    ),
+    *_of(
+        "config.py",
+        "test_benchmark.py::test_a_task_takes_over_the_budgets_that_it_leaves_out",
+        ("before | budgets", "budgets"),
     ),
     # --- anticipated steps, influence, intentions
     *_of(

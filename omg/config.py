@@ -181,8 +181,14 @@ def lineage(name: str, folder: str = "algs") -> dict[str, Config]:
 
 
 def inherited(folder: str, name: str) -> Config:
-    """A task or workflow, with the keys that it leaves out from the one that it is `based_on`."""
-    return {key: value for own in lineage(name, folder).values() for key, value in own.items()}
+    """A task or workflow, with the keys and the budgets that it leaves out from the one that it is `based_on`."""
+    found: Config = {}
+    for own in lineage(name, folder).values():
+        before, budgets = found.get("budgets"), own.get("budgets")
+        if isinstance(before, dict) and isinstance(budgets, dict):
+            own["budgets"] = before | budgets
+        found |= own
+    return found
 
 
 def env_changes(config: Mapping[str, Any]) -> tuple[str, Config]:

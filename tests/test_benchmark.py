@@ -8,6 +8,7 @@ import pytest
 import yaml
 from safetensors.numpy import load_file
 
+from omg import config
 from omg.cli import main, parse
 from omg.commands import benchmark, stages
 from omg.opponents import zoo
@@ -161,3 +162,14 @@ def test_a_mistake_in_a_task_is_said_before_anything_is_trained(change, said, tm
     assert main(words) == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+def test_a_task_takes_over_the_budgets_that_it_leaves_out(tmp_path):
+    own = tmp_path / "own.yaml"
+    larger = {"variables": TASK["budgets"]["tiny"]["variables"] | {"seeds": 7}}
+    own.write_text(yaml.safe_dump({"based_on": "lbf_7x7", "budgets": {"paper": larger}}))
+    base, found = (config.inherited("tasks", name)["budgets"] for name in ("lbf_7x7", str(own)))
+    assert found == base | {"paper": larger}
+    own.write_text(yaml.safe_dump({"based_on": "lbf_7x7", "budgets": [1]}))
+    with pytest.raises(UserError, match=r"budgets in task .* are not key: value"):
+        benchmark.read(str(own), "tiny")

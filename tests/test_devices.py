@@ -22,7 +22,8 @@ SMALL = ["--batch_size_run=8", "--rnn_hidden_dim=8", "--test_interval=1000000", 
 
 def omg(folder, *words, devices=1, status=0):
     """A command in a process with so many simulated devices; its run folder."""
-    environment = os.environ | {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
+    environment = os.environ | {"XLA_FLAGS": flags}
     command = [sys.executable, "-m", "omg", *words, f"--run_dir={folder}", "--use_tensorboard=false"]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == status, done.stderr + done.stdout

@@ -40,6 +40,7 @@ def test_a_thousand_episodes_in_python_leak_no_memory():
     runner.close()
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_compiled_episodes_leak_no_memory():
     board = {"env_args__grid_size": 3, "env_args__hunters": 2, "env_args__hares": 2, "env_args__episode_limit": 4}
     sizes = {"batch_size_run": 1000, "batch_size": 8, "buffer_size": 1000, "test_nepisode": 1000, "rnn_hidden_dim": 4}

@@ -40,6 +40,7 @@ def shown(cells):
     )
 
 
+@pytest.mark.slow
 def test_the_first_hour_runs(tmp_path):
     said = run(shown(cells_of(DOCS / "notebooks/first_hour.ipynb")), tmp_path)
     returns = json.loads(said.split("> ")[1])
@@ -50,6 +51,7 @@ def test_the_first_hour_runs(tmp_path):
     assert "[3 rows x 7 columns]" in said
 
 
+@pytest.mark.slow
 def test_an_own_agent_model_runs(tmp_path):
     said = run(shown(cells_of(DOCS / "notebooks/own_agent_model.ipynb")), tmp_path)
     assert "am_loss" in said

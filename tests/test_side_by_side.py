@@ -1,5 +1,6 @@
 """benchmarks/side_by_side.py: commands at once, stopped in time by Ctrl-C, and those that were not started named."""
 
+import re
 import sys
 
 from benchmarks.side_by_side import run
@@ -22,9 +23,10 @@ def test_commands_run_at_once_and_are_stopped_in_time(tmp_path, monkeypatch, cap
     monkeypatch.setattr(sys, "executable", str(program))
     assert not run([["long"], ["broken"], ["quick"], ["long"], ["quick"]], 2, 2.0, tmp_path / "logs")
     printed = capfd.readouterr().out
-    assert "00_long stopped after 2 s: saved" in printed
-    assert "01_broken failed (2) after 0 s: no such thing" in printed
-    assert "02_quick done after 0 s: finished" in printed
+    # How many seconds each took depends on the machine.
+    assert re.search(r"00_long stopped after \d+ s: saved", printed)
+    assert re.search(r"01_broken failed \(2\) after \d+ s: no such thing", printed)
+    assert re.search(r"02_quick done after \d+ s: finished", printed)
     assert "03_long stopped" in printed
     assert "1 not started: the same call starts them." in printed
     assert run([["quick"]], 2, 2.0, tmp_path / "logs")

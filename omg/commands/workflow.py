@@ -100,10 +100,12 @@ def budget_of(content: Mapping[str, Any], name: str | None) -> dict[str, Any]:
     budgets = content.get("budgets") or {}
     if name is None:
         return {}
-    if name.isdigit() and int(name) > 0:
-        largest = dict(list(budgets.values())[-1])
+    if name.isdigit() and int(name) > 0 and budgets:
+        largest = max(budgets.values(), key=lambda budget: budget.get("variables", {}).get("steps", 0))
         steps = {"steps": int(name), "pool_steps": max(int(0.4 * int(name)), 1)}
         return largest | {"variables": largest.get("variables", {}) | steps}
     if name not in budgets:
+        if not budgets:
+            raise UserError("this workflow has no budgets: leave --budget out.")
         raise UserError(f"--budget is one of {', '.join(budgets)}, or a number of steps, not {name!r}.")
     return dict(budgets[name])

@@ -112,6 +112,10 @@ class Controller:
         """After a step from `seen` to `shown`: the new memory, and values to store in the episode by field name."""
         return memory, {}
 
+    def weighted(self, updates: Params) -> Params:
+        """A step of the optimiser, by network, in which some weights may go farther than others."""
+        return updates
+
     def exploration(self, t_env: int) -> dict[str, float]:
         """Values of the exploration schedules, for the log."""
         return {}

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from omg.components.action_selectors import REGISTRY as selector_REGISTRY
@@ -23,7 +24,7 @@ from omg.components.layers import few_launches
 from omg.controllers.base import Controller, Params, uniform_over
 from omg.envs.multiagentenv import MultiAgentEnv, Spec, Timestep
 from omg.modules.agents import REGISTRY as agent_REGISTRY
-from omg.modules.agents import ConvRNNAgent, IDVRNNAgent, MixRNNAgent
+from omg.modules.agents import ConvRNNAgent, DuellingRNNAgent, IDVRNNAgent, MixRNNAgent, RNNAgent
 from omg.modules.agents.conv_rnn_agent import frames_in
 from omg.modules.am import REGISTRY as am_REGISTRY
 from omg.modules.am import Inferred, MixAM, Seen, check_model
@@ -46,6 +47,9 @@ class MACSettings:
         None,
         "scale of the embedding's initial weights in policy and critic (0: they start as without); null: not scaled",
         low=0,
+    )
+    embedding_lr: float | None = setting(
+        None, "learning rate of the embedding's weights in policy and critic, in multiples of lr; null: lr", above=0
     )
     carry_memory: bool = setting(
         False, "with frozen partners: an episode starts with the policy's memory of the last one with them (RL²)"
@@ -85,16 +89,7 @@ class BasicMAC(Controller):
             raise UserError(
                 f"policy_model=conv_rnn needs frames, and observations of {spec.name} have none: use policy_model=rnn."
             )
-        if self.settings.embedding_gain is not None:
-            if not self.am.output_size:
-                raise UserError(
-                    "embedding_gain is about the embedding of an agent model: set am_model, or --embedding_gain=null."
-                )
-            if issubclass(self.agent_class, (MixRNNAgent, ConvRNNAgent)):
-                raise UserError(
-                    f"embedding_gain scales the first layer of rnn, duelling_rnn and idv_rnn: with "
-                    f"policy_model={self.settings.policy_model}, set --embedding_gain=null."
-                )
+        self.check_embedding_weights()
         self.obs_is_state = self.am.obs_is_state
         check_model(self.am, self.own_size, spec.state_size if self.obs_is_state else spec.obs_size)
         self.needs = self.am.needs
@@ -103,6 +98,20 @@ class BasicMAC(Controller):
         self.given_identity = self.am.given_identity
         if self.given_identity and self.carried_size:
             raise UserError("the oracle knows its partners: leave carry_memory out.")
+
+    def check_embedding_weights(self) -> None:
+        """Settings of the embedding's weights need an embedding, and a policy whose first layer they are in."""
+        chosen = [name for name in ("embedding_gain", "embedding_lr") if getattr(self.settings, name) is not None]
+        leave_out = " ".join(f"--{name}=null" for name in chosen)
+        if chosen and not self.am.output_size:
+            raise UserError(
+                f"{' and '.join(chosen)}: there is no embedding without an agent model. Set am_model, or {leave_out}."
+            )
+        if chosen and self.agent_class not in (RNNAgent, DuellingRNNAgent, IDVRNNAgent):
+            raise UserError(
+                f"{' and '.join(chosen)}: for the first layer of rnn, duelling_rnn and idv_rnn only. With "
+                f"policy_model={self.settings.policy_model}, set {leave_out}."
+            )
 
     @classmethod
     def create(cls, env: MultiAgentEnv, config: Mapping[str, Any], artifacts: Mapping[str, Any]) -> BasicMAC:
@@ -144,16 +153,24 @@ class BasicMAC(Controller):
         def network(inputs: int) -> Any:
             return self.agent_class(inputs, outputs, s.n_agents, self.agent_settings, key, s.obs_layout)
 
-        def first(agent: Any) -> Array:
-            return getattr(agent, "seats", agent).fc1.weight
-
         whole = network(self.input_size)
         if gain is None:
             return whole
         # Everything but the embedding's weights is as without an agent model.
         without = network(self.own_size)
-        scaled = gain * first(whole)[..., self.own_size :, :]
-        return eqx.tree_at(first, without, jnp.concatenate([first(without), scaled], -2))
+        scaled = gain * first_weights(whole)[..., self.own_size :, :]
+        return eqx.tree_at(first_weights, without, jnp.concatenate([first_weights(without), scaled], -2))
+
+    def weighted(self, updates: Params) -> Params:
+        """The embedding's weights in policy and critic learn `embedding_lr` times as fast."""
+        rate, rows = self.settings.embedding_lr, np.s_[..., self.own_size : self.input_size, :]
+        if rate is None:
+            return updates
+
+        def faster(network: Any) -> Any:
+            return eqx.tree_at(first_weights, network, replace_fn=lambda step: step.at[rows].multiply(rate))
+
+        return {name: faster(x) if name in ("agent", "critic") else x for name, x in updates.items()}
 
     def init_params(self, key: Array) -> Params:
         k_agent, k_model = jax.random.split(key)
@@ -294,6 +311,11 @@ class BasicMAC(Controller):
         stacked = jax.tree.map(lambda a, b: jnp.stack([a, jax.lax.stop_gradient(b)]), online, target)
         both = jax.vmap(lambda network, e: self.unroll_on(network, seen, e))(stacked, jnp.stack([embedding, other]))
         return Unrolled(*(x[0] for x in both)), Unrolled(*(x[1] for x in both))
+
+
+def first_weights(network: Any) -> Any:
+    """The first layer's weights `[input, hidden]` of a policy or critic; with one network per seat those of all."""
+    return getattr(network, "seats", network).fc1.weight
 
 
 def before_each_step(

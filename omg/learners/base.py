@@ -152,9 +152,12 @@ class Learner:
     def step(
         self, params: Params, grads: Params, opt_state: Any, t_env: Array, lr: float | None = None
     ) -> tuple[Params, Any]:
-        """One step of the optimiser, with another learning rate than `lr` if one is given."""
+        """One step of the optimiser, with another learning rate than `lr` if one is given.
+
+        With an agent model `params` must be the dictionary of networks (`Controller.weighted`).
+        """
         updates, opt_state = self.optimiser(lr).update(grads, opt_state, params)
-        return optax.apply_updates(params, self.decayed(updates, t_env)), opt_state
+        return optax.apply_updates(params, self.decayed(self.mac.weighted(updates), t_env)), opt_state
 
     def decayed(self, updates: Any, t_env: Array) -> Any:
         """The optimiser's step, which shrinks over the run (`lr_decay`)."""

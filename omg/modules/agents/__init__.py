@@ -17,4 +17,6 @@ REGISTRY: dict[str, Any] = {
     "conv_rnn": ConvRNNAgent,
 }
 
-__all__ = ["REGISTRY", "Agent", "AgentSettings", "ConvRNNAgent", "IDVRNNAgent", "MixRNNAgent", "RNNAgent"]
+__all__ = [
+    "REGISTRY", "Agent", "AgentSettings", "ConvRNNAgent", "DuellingRNNAgent", "IDVRNNAgent", "MixRNNAgent", "RNNAgent",
+]  # fmt: skip
