@@ -229,6 +229,14 @@ def test_shipped_workflows_are_valid(name, tmp_path):
                 earlier.add(stage.title)
 
 
+def test_a_number_of_steps_changes_the_largest_budget():
+    small, large = {"variables": {"steps": 10, "seeds": 1}}, {"variables": {"steps": 90, "seeds": 5}, "skip": ["x"]}
+    found = budget_of({"budgets": {"large": large, "small": small}}, "50")
+    assert found == {"variables": {"steps": 50, "pool_steps": 20, "seeds": 5}, "skip": ["x"]}
+    with pytest.raises(UserError, match="no budgets: leave --budget out"):
+        budget_of({}, "50")
+
+
 def test_stages_share_settings(tmp_path):
     path = tmp_path / "shared.yaml"
     path.write_text(
