@@ -69,6 +69,11 @@ class OnPolicyLearner(Learner):
     can_be_focal = True
     mac: BasicMAC
 
+    def __init__(self, *arguments: Any, **named: Any):
+        super().__init__(*arguments, **named)
+        self.descend = jax.jit(self._descend)
+        """Traced once, although an update needs its shapes before it runs."""
+
     @property
     def per_seat(self) -> bool:
         """Every seat has its own network: seats are kept apart in every statistic."""
@@ -101,37 +106,30 @@ class OnPolicyLearner(Learner):
         size, rows = len(filled) // s.minibatches, focal.obs.shape[0]
         rows_each = -(-rows // s.minibatches)
 
-        def descend(carry: tuple[Params, Any], some: tuple[Array, Array] | None, k: Array):
-            """One gradient step on some of the chunks; the agent model's on some of the episodes. None: all."""
-            params, opt_state = carry
-            data = (chunks, starts, episodes)
-            if some is not None:
-                of_chunks, of_rows = some
-                data = (
-                    jax.tree.map(lambda x: x[:, of_chunks], chunks),
-                    jax.tree.map(lambda x: x[of_chunks], starts),
-                    episodes.rows(of_rows),
-                )
-            (loss, found), grads = jax.value_and_grad(self.total_loss, has_aux=True)(params, *data, t_env, k)
-            found = {"loss": loss, "grad_norm": optax.global_norm(grads), **found}
-            return self.step(params, grads, opt_state, t_env), found
-
         def epoch(carry: tuple[Params, Any], k: Array) -> tuple[tuple[Params, Any], Metrics]:
             if s.minibatches == 1:
-                return descend(carry, None, k)
+                return self.descend(*carry, chunks, starts, episodes, t_env, k)
             k_chunks, k_rows, k = jax.random.split(k, 3)
             order = shuffled(filled, k_chunks)
             order_of_rows = jax.random.permutation(k_rows, jnp.arange(rows_each * s.minibatches) % rows)
 
             def minibatch(i: Array, carry: tuple[tuple[Params, Any], Metrics]):
-                of_chunks = dealt(order, i, number, size)
-                of_rows = jax.lax.dynamic_slice_in_dim(order_of_rows, i * rows_each, rows_each)
-                new, found = descend(carry[0], (of_chunks, of_rows), jax.random.fold_in(k, i))
+                new, found = some(carry[0], dealt(order, i, number, size), i * rows_each, jax.random.fold_in(k, i))
                 return new, jax.tree.map(jnp.add, carry[1], found)
+
+            def some(carry: tuple[Params, Any], of_chunks: Array, first: Array | int, k: Array):
+                """A gradient step on some of the chunks; the agent model's on some of the episodes."""
+                of_rows = jax.lax.dynamic_slice_in_dim(order_of_rows, first, rows_each)
+                data = (
+                    jax.tree.map(lambda x: x[:, of_chunks], chunks),
+                    jax.tree.map(lambda x: x[of_chunks], starts),
+                    episodes.rows(of_rows),
+                )
+                return self.descend(*carry, *data, t_env, k)
 
             # The minibatches that would hold no step are left out.
             number = jnp.maximum(-(-filled.sum() // size), 1)
-            shapes = jax.eval_shape(lambda: descend(carry, (order[:size], order_of_rows[:rows_each]), k)[1])
+            shapes = jax.eval_shape(lambda: some(carry, order[:size], 0, k)[1])
             none = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
             carry, sums = jax.lax.fori_loop(0, number, minibatch, (carry, none))
             return carry, jax.tree.map(lambda x: x / number, sums)
@@ -139,6 +137,16 @@ class OnPolicyLearner(Learner):
         keys = jax.random.split(jax.random.fold_in(key, 1), s.epochs)
         (params, opt_state), found = jax.lax.scan(epoch, (state.params, state.opt_state), keys)
         return (params, opt_state, rollout.target), metrics | {name: value.mean() for name, value in found.items()}
+
+    def _descend(
+        self, params: Params, opt_state: Any, chunks: Any, starts: Any, episodes: Episodes, t_env: Array, key: Array
+    ) -> tuple[tuple[Params, Any], Metrics]:
+        """One gradient step."""
+        (loss, found), grads = jax.value_and_grad(self.total_loss, has_aux=True)(
+            params, chunks, starts, episodes, t_env, key
+        )
+        found = {"loss": loss, "grad_norm": optax.global_norm(grads), **found}
+        return self.step(params, grads, opt_state, t_env), found
 
     def apply(self, state: LearnerState, found: Any, t_env: Array) -> LearnerState:
         params, opt_state, target = found

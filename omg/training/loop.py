@@ -75,6 +75,8 @@ class TrainingLoop:
         self.buffer, self.replay_settings = buffer, replay
         self.updates_per_iteration = replay.updates_per_iteration if replay else 1
         self.each = runner.each
+        # Compiled by itself only in name: JAX then traces it once for its results' shapes, every seed and the loop.
+        self.gradient = jax.jit(learner.gradient)
         keys = jnp.stack([jax.random.key(seed) for seed in seeds])
         self.keys = keys[0] if self.n_seeds is None else (self.devices.place(keys) if hosts.several() else keys)
         spec = runner.env.spec
@@ -239,18 +241,14 @@ class TrainingLoop:
     def _metric_shapes(self) -> Any:
         """The shapes of one update's metrics, found once."""
         if not hasattr(self, "_shapes"):
-            per_device = () if self.runner.n_seeds is None else (self.runner.n_seeds,)
-            key = jax.eval_shape(lambda: jnp.broadcast_to(self.keys.reshape(-1)[0], per_device))
-            state = jax.eval_shape(self.each(self._begin), key)
-            shortest = min(self.lengths)
-
-            def update(state: TrainState, key: Array) -> Metrics:
-                def batch(k: Array) -> EpisodeBatch:
-                    return jax.tree.map(lambda x: x[: self.sampled], self.buffer.init()).truncate(shortest)
-
-                return self.each(self.learner.gradient)(state.learner, self.each(batch)(key), state.t_env, key)[1]
-
-            self._shapes = jax.eval_shape(update, state, key)
+            key = jax.eval_shape(lambda: self.keys.reshape(-1)[0])
+            state = jax.eval_shape(self._begin, key)
+            batch = jax.eval_shape(
+                lambda: jax.tree.map(lambda x: x[: self.sampled], self.buffer.init()).truncate(min(self.lengths))
+            )
+            of_one = jax.eval_shape(self.gradient, state.learner, batch, state.t_env, key)[1]
+            seeds = () if self.runner.n_seeds is None else (self.runner.n_seeds,)
+            self._shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct((*seeds, *x.shape), x.dtype), of_one)
         return self._shapes
 
     def _learn(
@@ -286,7 +284,7 @@ class TrainingLoop:
 
     def _train(self, learner: LearnerState, batch: EpisodeBatch, t_env: Array, keys: Array):
         """One update on a batch truncated to its longest episode, rounded up to one of the static lengths."""
-        gradient = self.each(self.learner.gradient)
+        gradient = self.each(self.gradient)
 
         def at_length(steps: int):
             def branch(learner: LearnerState, batch: EpisodeBatch):
