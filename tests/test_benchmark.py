@@ -164,6 +164,16 @@ def test_a_mistake_in_a_task_is_said_before_anything_is_trained(change, said, tm
     assert not (tmp_path / "run").exists()
 
 
+def test_the_mixture_of_intentions_keeps_the_network_that_mixes(tmp_path):
+    """Tasks and environments that choose a network for the other learners leave it this one."""
+    for name in ("stag_hunt", "prisoners_dilemma"):
+        plan = benchmark.plan_of(benchmark.read(name, "tiny"), ["mix"], tmp_path / name)
+        training = next(stage.command for stage in plan.stages if stage.title == "mix")
+        assert config.load(training)["policy_model"] == "mix_rnn"
+    for env in ("stag_hunt", "snowdrift"):
+        assert config.load(config.Command(config="ppo_mix", env_config=env))["policy_model"] == "mix_rnn"
+
+
 def test_a_task_takes_over_the_budgets_that_it_leaves_out(tmp_path):
     own = tmp_path / "own.yaml"
     larger = {"variables": TASK["budgets"]["tiny"]["variables"] | {"seeds": 7}}

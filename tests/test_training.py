@@ -57,6 +57,21 @@ def test_seeds_together_learn_what_they_learn_alone():
     same(jax.tree.map(lambda x: x[2], state.replay), own.replay, rtol=0)
 
 
+def test_the_loss_of_a_minibatch_is_traced_once():
+    experiment = build(configuration("ppo", "two_step", batch_size_run=4, minibatches=2, seeds=2))
+    loop, learner, traced = experiment.loop, experiment.loop.learner, []
+    loss = learner.total_loss
+
+    def counted(*arguments):
+        traced.append(arguments)
+        return loss(*arguments)
+
+    learner.total_loss = counted
+    loop.compiled = loop.compiled.lower
+    loop._call(loop.init(), loop.no_totals(), 0, 1, 0, test=False)
+    assert len(traced) == 1
+
+
 def test_a_truncated_sample_gives_the_same_update(experiment, foraging):
     """Time steps after the longest episode change nothing, so they need not be computed."""
     batch, learner = play(foraging, 4, seed=3), experiment.learner

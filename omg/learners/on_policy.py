@@ -72,7 +72,7 @@ class OnPolicyLearner(Learner):
     def __init__(self, *arguments: Any, **named: Any):
         super().__init__(*arguments, **named)
         self.descend = jax.jit(self._descend)
-        """Traced once, although an update needs its shapes before it runs."""
+        """Under `jit`, so that the shapes of its results, which are needed first, come from the same trace."""
 
     @property
     def per_seat(self) -> bool:

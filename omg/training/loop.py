@@ -75,7 +75,8 @@ class TrainingLoop:
         self.buffer, self.replay_settings = buffer, replay
         self.updates_per_iteration = replay.updates_per_iteration if replay else 1
         self.each = runner.each
-        # Compiled by itself only in name: JAX then traces it once for its results' shapes, every seed and the loop.
+        # Under `jit`, JAX traces it once for each length of a batch: the shapes of its metrics, the map over seeds and
+        # the loop share that trace. So a learner must not change after its first update.
         self.gradient = jax.jit(learner.gradient)
         keys = jnp.stack([jax.random.key(seed) for seed in seeds])
         self.keys = keys[0] if self.n_seeds is None else (self.devices.place(keys) if hosts.several() else keys)
