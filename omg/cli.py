@@ -14,6 +14,7 @@ import yaml
 from omg import __version__, commands
 from omg.commands import SACRED_COMMANDS, TAKES_WORDS, VERBS
 from omg.config import CONFIG_DIR, DEFAULT_ALG, DEFAULT_ENV, Command, load, read_yaml, value_of
+from omg.utils.files import said
 from omg.utils.interrupts import raises
 from omg.utils.logging import say
 from omg.utils.settings import UserError, nearest, options_of
@@ -60,8 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
         if isinstance(error, BrokenPipeError):
             raise
         # The disk is full, a folder was removed, a file system became read-only. What was saved before is whole.
-        where = f" ({error.filename})" if error.filename else ""
-        say(f"omg: stopped, because the system said: {error.strerror or error}{where}.", "red")
+        say(f"omg: stopped, because the system said: {said(error)}.", "red")
         return 1
     except KeyboardInterrupt:
         say("stopped.")

@@ -388,15 +388,19 @@ def test_a_job_that_fails_stops_only_the_jobs_that_need_it(tmp_path, capsys):
         ran.append(job.title)
         if job.title == "wrong":
             raise UserError("no such thing.")
+        if job.title == "missing":
+            (tmp_path / "gone.ttf").read_bytes()
         return {"bad": 3, "stopped": 130}.get(job.title, 0)
 
     ran: list[str] = []
-    jobs = [stage("bad"), stage("needs_bad", "bad"), stage("wrong"), stage("fine"), stage("needs_needs", "needs_bad")]
+    jobs = [stage("bad"), stage("needs_bad", "bad"), stage("wrong"), stage("missing"), stage("fine")]
+    jobs.append(stage("needs_needs", "needs_bad"))
     assert run_jobs(jobs, Engine(1), tmp_path, {}, run) == 3
-    assert ran == ["bad", "wrong", "fine"]
+    assert ran == ["bad", "wrong", "missing", "fine"]
     said = " ".join(capsys.readouterr().err.split())
-    assert "not finished: bad, needs_bad, needs_needs, wrong." in said
+    assert "not finished: bad, missing, needs_bad, needs_needs, wrong." in said
     assert "wrong: no such thing." in said
+    assert f"missing: the system said: No such file or directory ({tmp_path / 'gone.ttf'})." in said
     ran.clear()
     assert run_jobs([stage("stopped"), stage("fine")], Engine(1), tmp_path, {}, run) == 130
     assert ran == ["stopped"]

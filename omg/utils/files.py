@@ -26,6 +26,11 @@ def write_json(path: Path, content: Any) -> None:
     write_text(path, json.dumps(content, indent=1))
 
 
+def said(error: OSError) -> str:
+    """What the system said, and of which file."""
+    return f"{error.strerror or error}{f' ({error.filename})' if error.filename else ''}"
+
+
 def check_name(name: Any, what: str) -> str:
     """A plain relative name: no absolute path, no `..`, nothing hidden."""
     text = str(name)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from omg.utils import ray_engine
 from omg.utils.children import environment_of_child
-from omg.utils.files import write_json
+from omg.utils.files import said, write_json
 from omg.utils.interrupts import raises
 from omg.utils.logging import JobTable, say
 from omg.utils.ray_engine import RayOptions
@@ -92,7 +92,7 @@ def _status_of(run: Callable[[Any], int], job: Any) -> int:
         say(f"omg: {job.title}: {error}", "red")
         return 2
     except OSError as error:
-        say(f"omg: {job.title}: the system said: {error.strerror or error}.", "red")
+        say(f"omg: {job.title}: the system said: {said(error)}.", "red")
         return 1
     except Exception:
         # A bug in one job: it is shown, and the others go on.
