@@ -22,12 +22,14 @@ from omg.components.chunks import cut, joined
 from omg.components.episode_buffer import EpisodeBatch, FocalBatch, time_first
 from omg.components.layers import few_launches
 from omg.controllers.base import Controller, Params, uniform_over
+from omg.envs.grid import GOAL_SIZE
 from omg.envs.multiagentenv import MultiAgentEnv, Spec, Timestep
 from omg.modules.agents import REGISTRY as agent_REGISTRY
 from omg.modules.agents import ConvRNNAgent, DuellingRNNAgent, IDVRNNAgent, MixRNNAgent, RNNAgent
 from omg.modules.agents.conv_rnn_agent import frames_in
 from omg.modules.am import REGISTRY as am_REGISTRY
 from omg.modules.am import Inferred, MixAM, Seen, check_model
+from omg.modules.entities import Entities, lists_entities
 from omg.utils.settings import UserError, choose, fill, setting
 
 
@@ -43,6 +45,9 @@ class MACSettings:
     action_selector: str = setting("epsilon_greedy", "action selector: epsilon_greedy or multinomial")
     obs_last_action: bool = setting(True, "the agent's last action is part of its input")
     obs_agent_id: bool = setting(True, "the agent's seat is part of its input")
+    obs_relative: bool = setting(
+        False, "where everything is, seen from the agent, is part of its input (foraging, stag_hunt, snowdrift)"
+    )
     embedding_gain: float | None = setting(
         None,
         "scale of the embedding's initial weights in policy and critic (0: they start as without); null: not scaled",
@@ -77,6 +82,7 @@ class BasicMAC(Controller):
         self.settings = fill(MACSettings, config)
         self.agent_class = choose(agent_REGISTRY, self.settings.policy_model, "policy_model")
         self.agent_settings = fill(self.agent_class.Settings, config)
+        self.entities = Entities(spec, others=True) if self.sees_places() else None
         self.own_networks = issubclass(self.agent_class, IDVRNNAgent)
         selector = choose(selector_REGISTRY, self.settings.action_selector, "action_selector")
         self.selector = selector(fill(selector.Settings, config))
@@ -98,6 +104,15 @@ class BasicMAC(Controller):
         self.given_identity = self.am.given_identity
         if self.given_identity and self.carried_size:
             raise UserError("the oracle knows its partners: leave carry_memory out.")
+
+    def sees_places(self) -> bool:
+        """Whether places relative to the agent are part of its input."""
+        if self.settings.obs_relative and not lists_entities(self.spec):
+            raise UserError(
+                f"obs_relative=true: the layout of observations of {self.spec.name} does not tell where things are. "
+                "Leave it out."
+            )
+        return self.settings.obs_relative
 
     def check_embedding_weights(self) -> None:
         """Settings of the embedding's weights need an embedding, and a policy whose first layer they are in."""
@@ -133,9 +148,10 @@ class BasicMAC(Controller):
 
     @property
     def own_size(self) -> int:
-        """Size of the agent's own input: observation, last action, seat."""
+        """Size of the agent's own input: observation, relative places, last action, seat."""
+        places = 0 if self.entities is None else self.entities.n * GOAL_SIZE
         last_action = self.spec.n_actions if self.settings.obs_last_action else 0
-        return self.spec.obs_size + last_action + (self.spec.n_agents if self.settings.obs_agent_id else 0)
+        return self.spec.obs_size + places + last_action + (self.spec.n_agents if self.settings.obs_agent_id else 0)
 
     @property
     def _memory_size(self) -> int:
@@ -219,6 +235,9 @@ class BasicMAC(Controller):
     ) -> Float[Array, "*rows agent input"]:
         """Each agent's own input. `seats` are the seats of the agent axis; None: all of them in order."""
         inputs = [obs]
+        if self.entities is not None:
+            places = self.entities.features(obs)
+            inputs.append(places.reshape(*obs.shape[:-1], -1))
         if self.settings.obs_last_action:
             # The missing last action (-1) becomes all zeros.
             inputs.append(jax.nn.one_hot(last_actions, self.spec.n_actions))

@@ -21,11 +21,16 @@ def beside(distance: Float[Array, "*rows"]) -> Bool[Array, "*rows"]:
     return distance < 1.5
 
 
-class Entities:
-    """The entities in an observation, and the agent that observes them."""
+def lists_entities(spec: Spec) -> bool:
+    """Whether the layout of observations tells where things are."""
+    return spec.agents_in_obs in [name for name, _ in spec.obs_layout]
 
-    def __init__(self, spec: Spec):
-        if spec.agents_in_obs not in [name for name, _ in spec.obs_layout]:
+
+class Entities:
+    """The entities in an observation, and the agent that observes them. With `others` the other agents are entities."""
+
+    def __init__(self, spec: Spec, others: bool = False):
+        if not lists_entities(spec):
             raise UserError(
                 f"goals as entities are read from the layout of observations, and {spec.name} gives none "
                 "(obs_layout, agents_in_obs): use --goal_form=state_time_reward."
@@ -35,13 +40,15 @@ class Entities:
         always = spec.obs_size
         place, own, places, group_of = 0, 0, list[Row](), list[int]()
         for group, (name, shape) in enumerate(spec.obs_layout):
-            if name == spec.agents_in_obs:
+            of_agents = name == spec.agents_in_obs
+            if of_agents:
                 own = place
-            elif len(shape) == 2:
-                # Row and column, and last whether it is there.
-                starts = [place + row * shape[1] for row in range(shape[0])]
+            if len(shape) == 2 and (others or not of_agents):
+                # Row and column, and last whether it is there. The observing agent's own row is the first of agents.
+                first = int(of_agents and not self.relative)
+                starts = [place + row * shape[1] for row in range(first, shape[0])]
                 places += [(at, at + 1, always if self.relative else at + shape[1] - 1) for at in starts]
-                group_of += [group] * shape[0]
+                group_of += [group] * len(starts)
             place += math.prod(shape)
         self.n, self.own = len(places), own
         self.places = np.array(places, int).reshape(-1, 3)

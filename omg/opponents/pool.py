@@ -37,6 +37,7 @@ ARCHITECTURE = (
     "epsilon_finish",
     "obs_last_action",
     "obs_agent_id",
+    "obs_relative",
 )
 """The settings that a frozen policy needs to act."""
 CONVOLUTIONS = ("conv_channels", "conv_stride")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from omg.controllers import BasicMAC
+from omg.envs import make
 from omg.envs.multiagentenv import Spec
 from omg.learners import PPOLearner
 from omg.utils.settings import UserError
@@ -26,6 +27,32 @@ def test_the_input_is_observation_last_action_and_seat():
     np.testing.assert_array_equal(swapped[0, :, 4:], [[0, 1], [1, 0]])
     bare = BasicMAC(SPEC, {"obs_last_action": False, "obs_agent_id": False})
     np.testing.assert_array_equal(bare.build_inputs(jnp.array([[[7.0], [8.0]]]), jnp.array([[-1, 2]]))[0], [[7], [8]])
+
+
+def test_with_obs_relative_the_input_tells_where_everything_is_seen_from_the_agent():
+    """Two hunters, a hare and a stag that is gone: offsets, distance, presence, and offsets in cells up to two."""
+    env = make("stag_hunt", grid_size=8, hunters=2, hares=1, stags=1)
+    mac = BasicMAC(env.spec, {"obs_relative": True})
+    bare = BasicMAC(env.spec, {})
+    hunt, _ = env.reset(jax.random.key(0))
+    hunt = hunt._replace(
+        hunters=jnp.array([[1, 2], [1, 6]]), prey=jnp.array([[4, 1], [5, 5]]), there=jnp.array([True, False])
+    )
+    _, seen = env.step(hunt, jnp.zeros(2, int), jax.random.key(0))
+    obs, last = seen.obs[None], jnp.array([[-1, 0]])
+    places = mac.build_inputs(obs, last)[0, :, env.spec.obs_size : env.spec.obs_size + 18].reshape(2, 3, 6) * 8
+    np.testing.assert_allclose(places[0, 0], [0, 4, 4, 1, 0, 16])
+    np.testing.assert_allclose(places[1, 0], [0, -4, 4, 1, 0, -16])
+    np.testing.assert_allclose(places[0, 1], [3, -1, 4, 1, 16, -8])
+    np.testing.assert_allclose(places[0, 2], 0)
+    assert mac.own_size == bare.own_size + 18
+    without = np.delete(np.asarray(mac.build_inputs(obs, last)), np.s_[env.spec.obs_size : env.spec.obs_size + 18], -1)
+    np.testing.assert_array_equal(without, bare.build_inputs(obs, last))
+
+
+def test_obs_relative_is_refused_where_the_layout_tells_no_places():
+    with pytest.raises(UserError, match=r"obs_relative=true: .* of test does not tell where things are"):
+        BasicMAC(SPEC, {"obs_relative": True})
 
 
 def test_a_policy_is_mixed_with_the_uniform_distribution_over_available_actions():

@@ -20,7 +20,7 @@ from omg.utils.settings import UserError
 ARCHITECTURE = {
     "policy_model": "rnn", "rnn_hidden_dim": 4, "rnn_cell": "gru", "layer_norm": True, "agent_output_type": "q",
     "test_greedy": True, "epsilon_finish": 0.05, "action_selector": "epsilon_greedy", "obs_last_action": True,
-    "obs_agent_id": True,
+    "obs_agent_id": True, "obs_relative": False,
 }  # fmt: skip
 BOARD = {"grid_size": 5, "food": 1, "episode_limit": 12}
 
