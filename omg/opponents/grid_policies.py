@@ -11,8 +11,10 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from omg.controllers.scripted_controller import OfFamily
 from omg.envs.grid import MOVES
 from omg.envs.multiagentenv import Spec
 
@@ -119,13 +121,46 @@ def _together(v: View) -> Array:
     return v.far() + v.far_from_others().sum(0) + _order(v)
 
 
+def _listed(spec: Spec, name: str) -> np.ndarray:
+    """Which goals the observation layout lists under that name."""
+    return np.array([part == name for part, shape in spec.obs_layout[1:-1] for _ in range(shape[0])])
+
+
 def _only(name: str, cost_of: Callable[[View], Array]):
     """Only the goals that the observation layout lists under that name."""
 
     def of(spec: Spec):
-        groups = [part for part, shape in spec.obs_layout[1:-1] for _ in range(shape[0])]
-        wanted = jnp.array([group == name for group in groups])
-        return pursues(lambda v: jnp.where(wanted, cost_of(v), jnp.inf))(spec)
+        return pursues(lambda v: jnp.where(_listed(spec, name), cost_of(v), jnp.inf))(spec)
+
+    return of
+
+
+def _conditional(spec: Spec, limits: Array):
+    """Hunts a stag as long as all three limits hold, otherwise the nearest hare."""
+    stags, (steps, own, of_others) = _listed(spec, "stags"), limits
+
+    def cost(v: View) -> Array:
+        stag = v.exists & stags
+        near = jnp.where(stag, v.far(), jnp.inf).min() <= own
+        joined = jnp.where(stag & v.playing[:, None], v.far_from_others(), jnp.inf).min() <= of_others
+        hunts = stag.any() & (v.elapsed * spec.episode_limit < steps) & near & joined
+        return jnp.where(stags == hunts, v.far() + _order(v), jnp.inf)
+
+    return pursues(cost)(spec)
+
+
+def _by_limits(spec: Spec, limits: Array, obs: Array, avail_actions: Array, seat: Array, key: Array) -> Array:
+    return _conditional(spec, limits)(obs, avail_actions, seat, key)
+
+
+def hunts_a_stag(steps: float = np.inf, own: float = np.inf, of_others: float = np.inf):
+    """Hunts the stag for so many steps, within so many steps of it, or with another hunter so near to it."""
+
+    def of(spec: Spec) -> OfFamily:
+        limits = np.array([steps, own, of_others], np.float32)
+        policy = OfFamily(_by_limits, spec, limits)
+        policy.goal = _conditional(spec, jnp.asarray(limits)).goal  # type: ignore[attr-defined]
+        return policy
 
     return of
 
@@ -136,6 +171,9 @@ STAG_HUNT: dict[str, Callable] = {
     "always_hare": _only("hares", lambda v: v.far() + _order(v)),
     "nearest_prey": pursues(lambda v: v.far() + _order(v)),
     "follow_crowd": pursues(lambda v: v.far_from_others().sum(0) + _order(v)),
+    **{f"stag_for_{n}": hunts_a_stag(steps=n) for n in (2, 3, 4, 6, 8, 10, 12, 16, 20)},
+    **{f"stag_within_{n}": hunts_a_stag(own=n) for n in range(1, 8)},
+    **{f"stag_joined_{n}": hunts_a_stag(of_others=n) for n in range(1, 6)},
 }
 STAG_HUNT["switcher"] = switches("always_stag", "always_hare", STAG_HUNT)
 

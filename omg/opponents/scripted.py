@@ -286,8 +286,8 @@ REGISTRY: dict[str, dict[str, Callable]] = {
 
 
 def usual(name: str) -> bool:
-    """Whether a scripted policy is played also where it is not named: not one of the many random strategies."""
-    return not name.startswith("stochastic_")
+    """Whether a scripted policy is played also where it is not named: not one of many that differ in a number."""
+    return not name.startswith(("stochastic_", "stag_"))
 
 
 def rule_of(spec: Spec, name: str) -> Callable[..., Array]:

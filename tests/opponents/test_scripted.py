@@ -147,3 +147,64 @@ def test_cooks_in_separate_rooms_pass_items_over_the_counter(soups):
     together, alone = soups("forced_coord", ("independent", "independent"), ("independent", "static"))
     assert together >= 3
     assert alone == 0
+
+
+@pytest.fixture(scope="module")
+def hunt_goals():
+    """The goals that conditional hunters pursue on a board: the stag is 4 steps away, another hunter 2 from it.
+
+    A function of the step and of what is there: `[policy]`, with the first hare as 0 and the stag as 2.
+    """
+    env = make("stag_hunt", grid_size=8, hunters=2, hares=2, stags=1)
+    names = [name for name in REGISTRY["stag_hunt"] if name.startswith("stag_")]
+    policies = [REGISTRY["stag_hunt"][name](env.spec) for name in names]
+    mac = ScriptedMAC(env.spec, *policies)
+
+    @jax.jit
+    def decide(t, there, playing):
+        hunt, _ = env.reset(jax.random.key(0))
+        hunt = hunt._replace(
+            hunters=jnp.array([[4, 4], [0, 6]]), prey=jnp.array([[6, 4], [4, 2], [2, 6]]), there=there, t=t,
+            hunting=jnp.array([True, playing]),
+        )  # fmt: skip
+        _, seen = env.step(hunt, jnp.zeros(2, int), jax.random.key(0))
+        steps = [
+            mac.decide(jnp.int32(i), jnp.int32(0), seen.obs[0], seen.avail_actions[0], jnp.int32(0), jax.random.key(0))
+            for i in range(len(names))
+        ]
+        return jnp.stack([policy.goal(seen.obs[0]) for policy in policies]), jnp.stack([step[0] for step in steps])
+
+    def goals(t=0, there=(True, True, True), playing=True):
+        of_all = decide(jnp.int32(t - 1), jnp.array(there), playing)
+        return tuple(dict(zip(names, map(int, x), strict=True)) for x in of_all)
+
+    return goals
+
+
+@pytest.mark.parametrize(
+    ("t", "hunters"),
+    [
+        (0, ["stag_for_2", "stag_for_20", "stag_within_4", "stag_within_7", "stag_joined_2", "stag_joined_5"]),
+        (2, ["stag_for_3", "stag_for_20", "stag_within_4", "stag_joined_2"]),
+        (16, ["stag_for_20", "stag_within_4", "stag_joined_2"]),
+    ],
+)
+def test_a_conditional_hunter_pursues_the_stag_as_long_as_its_limit_holds(hunt_goals, t, hunters):
+    goals, actions = hunt_goals(t)
+    assert all(goals[name] == 2 for name in hunters)
+    assert goals["stag_within_3"] == goals["stag_joined_1"] == 0
+    if t == 16:
+        assert goals["stag_for_16"] == goals["stag_for_2"] == 0
+    if t == 2:
+        assert goals["stag_for_2"] == 0
+    # Up or to the right towards the stag, down to the nearest hare.
+    toward = {2: {1, 4}, 0: {2}}
+    assert all(actions[name] in toward[goals[name]] for name in goals), actions
+
+
+def test_without_a_stag_or_another_hunter_a_conditional_hunter_takes_a_hare(hunt_goals):
+    assert set(hunt_goals(there=(True, True, False))[0].values()) == {0}
+    alone = hunt_goals(playing=False)[0]
+    assert {alone[f"stag_joined_{n}"] for n in range(1, 6)} == {0}
+    assert alone["stag_within_4"] == 2
+    assert set(hunt_goals(there=(False, True, False))[0].values()) == {1}
