@@ -72,7 +72,8 @@ def scripted_return(env: MultiAgentEnv, policy: str, episodes: int = 512) -> flo
 
 def or_slow(*quick: Any, slow: Sequence[Any]) -> list[Any]:
     """Parameters of a test, of which the slow ones are left to `make test-all`."""
-    return [*quick, *(pytest.param(value, marks=pytest.mark.slow) for value in slow)]
+    rows = [value if isinstance(value, tuple) else (value,) for value in slow]
+    return [*quick, *(pytest.param(*row, marks=pytest.mark.slow) for row in rows)]
 
 
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], Path]) -> Path:

@@ -95,6 +95,7 @@ def test_an_agent_of_the_zoo_acts_alone_in_its_seat():
     np.testing.assert_allclose(np.stack(outputs), whole.hidden[:4, 0, 0], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_pool_and_a_vae_are_made_from_python(tmp_path):
     """The example of the documentation: OMG needs both before it learns."""
     where = {"local_results_path": tmp_path, "env_args": {"grid_size": 5, "food": 1, "episode_limit": 6}}

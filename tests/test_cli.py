@@ -93,6 +93,7 @@ def test_load_step_selects_the_nearest_checkpoint(run_dir):
     assert checkpoints.find(run_dir, 0).t_env == 200
 
 
+@pytest.mark.slow
 def test_a_new_run_starts_from_a_saved_model(run_dir, tmp_path):
     words = [*QUICK, f"--run_dir={tmp_path / 'next'}", f"--checkpoint_path={run_dir}", "--t_max=260"]
     assert main(words) == 0
@@ -103,6 +104,7 @@ def test_a_new_run_starts_from_a_saved_model(run_dir, tmp_path):
     assert points[0]["test_return_mean"] == trained["test_return_mean"]
 
 
+@pytest.mark.slow
 def test_several_seeds_are_reported_each_and_on_average(tmp_path):
     assert main([*QUICK, f"--run_dir={tmp_path / 'r'}", "--seeds=3", "--seed=5", "--save_model=false"]) == 0
     summary = json.loads((tmp_path / "r/summary.json").read_text())
@@ -111,6 +113,7 @@ def test_several_seeds_are_reported_each_and_on_average(tmp_path):
     assert summary["test_return_mean"] == pytest.approx(mean)
 
 
+@pytest.mark.slow
 def test_save_replay_writes_an_animation_of_the_environment(tmp_path):
     from PIL import Image
 
@@ -138,6 +141,7 @@ def test_print_config_and_list_and_help(capsys):
     assert "batch_size_run" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_bench_prints_its_documented_keys(capsys, monkeypatch):
     monkeypatch.setattr("omg.commands.bench.SECONDS", 0.05)
     assert main(["bench", "--json", *SMALL, "--config=vdn", "--env-config=climbing", "--bench_envs=4"]) == 0
@@ -146,6 +150,7 @@ def test_bench_prints_its_documented_keys(capsys, monkeypatch):
         assert result[key] > 0
 
 
+@pytest.mark.slow
 def test_settings_that_can_be_adjusted_are_adjusted_with_a_notice(tmp_path, capsys):
     words = [*QUICK, "--use_cuda", "--batch_size_run=3", "--test_nepisode=7", f"--run_dir={tmp_path / 'r'}"]
     assert main([*words, "--buffer_size=50", "--save_model=false"]) == 0
@@ -355,6 +360,7 @@ def test_main_py_and_the_module_run_the_same_program():
     assert "foraging" in outputs[0]
 
 
+@pytest.mark.slow
 def test_debug_stops_at_the_first_loss_that_is_not_finite(tmp_path, capsys):
     assert main([*QUICK, f"--run_dir={tmp_path / 'r'}", "--debug", "--reward_scale=1e30"]) == 2
     said = capsys.readouterr().err

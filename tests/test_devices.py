@@ -46,6 +46,7 @@ def spread(tmp_path_factory):
     return omg(tmp_path_factory.mktemp("devices") / "spread", *words, devices=8), words
 
 
+@pytest.mark.slow
 def test_eight_seeds_on_eight_devices_are_eight_single_runs_bit_for_bit(spread, tmp_path):
     folder, words = spread
     together = networks(folder)

@@ -131,6 +131,7 @@ def test_a_full_disk_is_one_sentence(tmp_path, monkeypatch, capsys):
     assert "Traceback" not in said
 
 
+@pytest.mark.slow
 def test_fuzzed_lines_and_forged_manifests_give_no_traceback():
     for kind, count in (("lines", 60), ("forged", 8)):
         found = faults.KINDS[kind][0](count, 3, True)

@@ -248,7 +248,7 @@ def start(words, folder):
 
 
 @pytest.mark.parametrize(
-    "page", or_slow("add-an-environment", "add-an-agent-model", slow=["add-an-algorithm", "add-a-scripted-policy"])
+    "page", or_slow("add-an-environment", slow=["add-an-agent-model", "add-an-algorithm", "add-a-scripted-policy"])
 )
 def test_the_commands_of_a_guide_run_in_an_empty_folder(page, tmp_path):
     text = (ROOT / "docs" / f"{page}.md").read_text()

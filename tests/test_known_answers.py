@@ -25,6 +25,7 @@ EXPLORE = {
 QUICK = {"rnn_hidden_dim": 16, "optimiser": "adam", "lr": 0.005, "t_max": 4000, "test_nepisode": 4}
 
 
+@pytest.mark.slow
 def test_qmix_finds_the_optimum_that_vdn_misses():
     """With full exploration on the two-step game: 8 for QMIX, 7 for VDN (Rashid et al., 2018)."""
     qmix = learn("qmix", "two_step", **EXPLORE, **QUICK)

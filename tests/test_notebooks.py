@@ -58,6 +58,7 @@ def test_an_own_agent_model_runs(tmp_path):
     assert "(1, 1, 8)" in said
 
 
+@pytest.mark.slow
 def test_the_page_about_python_runs(tmp_path):
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / "python.md").read_text(), re.DOTALL)
     assert len(blocks) == 5

@@ -59,6 +59,7 @@ def test_steps_count_for_every_seat(home):
     assert summary["updates"] > 0
 
 
+@pytest.mark.slow
 def test_a_resumed_run_with_partners_reaches_the_same_networks(home, tmp_path, monkeypatch):
     """With opponents and subgoals: an interrupted and resumed run equals the undisturbed run exactly."""
     words = ["train", "--config=iql_omg", *SMALL, *OMG, f"--local_results_path={home}", "--eta_anneal_time=150"]
@@ -96,6 +97,7 @@ def test_evaluation_reports_every_member_of_the_pool(home, capsys):
     assert result["unseen"]["return"]["mean"] == pytest.approx(sum(unseen) / 2, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_a_scripted_policy_is_tested_in_the_seat_of_the_agent(home):
     """The bound that trained agents are compared with: it earns more than a slow policy with the same partners."""
     earned = {}
@@ -107,6 +109,7 @@ def test_a_scripted_policy_is_tested_in_the_seat_of_the_agent(home):
     assert earned["nearest_food"] > earned["slow"] + 0.1
 
 
+@pytest.mark.slow
 def test_crossplay_pairs_all_agents(home):
     words = ["crossplay", str(home / "omg"), "slow", "--test_nepisode=4", f"--run_dir={home / 'cross'}"]
     assert main(words) == 0

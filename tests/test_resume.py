@@ -51,6 +51,7 @@ def undisturbed(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_a_killed_run_resumes_to_the_same_parameters(undisturbed, tmp_path):
     folder, reached, kills = tmp_path / "run", 0, 0
     process = start(*WORDS.split(), f"--run_dir={folder}")

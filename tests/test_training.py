@@ -72,6 +72,7 @@ def test_the_loss_of_a_minibatch_is_traced_once():
     assert len(traced) == 1
 
 
+@pytest.mark.slow
 def test_a_truncated_sample_gives_the_same_update(experiment, foraging):
     """Time steps after the longest episode change nothing, so they need not be computed."""
     batch, learner = play(foraging, 4, seed=3), experiment.learner
@@ -94,7 +95,7 @@ def test_bucket_lengths_reach_the_limit_and_short_games_need_one():
 @pytest.mark.parametrize(
     "alg",
     or_slow(
-        "qmix", "qtran", "coma", "ppo_influence", "lola", slow=["iql", "vdn", "iql_idv", "d3qn", "ppo", "ppo_lstm"]
+        "qmix", "coma", slow=["qtran", "ppo_influence", "lola", "iql", "vdn", "iql_idv", "d3qn", "ppo", "ppo_lstm"]
     ),
 )
 def test_every_algorithm_changes_every_network_it_has(alg):

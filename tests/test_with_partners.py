@@ -51,7 +51,7 @@ def test_schedules_count_the_steps_of_all_seats(two_step):
     assert experiment.mac.selector.settings.duration == 100
 
 
-@pytest.mark.parametrize("config", or_slow("iql", "iql_omg", "ppo_omg", slow=["iql_am", "iql_liam", "pqn"]))
+@pytest.mark.parametrize("config", or_slow("iql_omg", slow=["iql", "ppo_omg", "iql_am", "iql_liam", "pqn"]))
 def test_the_focal_agent_learns_and_the_opponents_parameters_stay_identical(config, two_step):
     experiment = focal_experiment(config, two_step)
     before = jax.device_get((experiment.loop.init().learner, experiment.loop.runner.policies))
@@ -80,7 +80,7 @@ def three_foragers():
 GROUP = BOARD | {"env_args__players": 3, "multi_algs": True}
 
 
-@pytest.mark.parametrize("config", or_slow("qmix", "iql_am", slow=["pqn_vdn", "ppo"]))
+@pytest.mark.parametrize("config", or_slow("iql_am", slow=["qmix", "pqn_vdn", "ppo"]))
 def test_a_group_learns_together_among_frozen_partners(config, three_foragers):
     """Two of three seats: every episode has two columns, and a mixer mixes two values."""
     small = SMALL | SMALL_MODEL.get(config, {}) | ({} if config.startswith("p") else REPLAY)
@@ -269,6 +269,7 @@ def test_the_index_chooses_among_several_scripted_policies(foraging):
         assert np.asarray(actions).tolist() == [[2 * number, 2 * number + 1]] * 3
 
 
+@pytest.mark.slow
 def test_carry_over_starts_the_second_episode_of_an_encounter_from_the_first_ones_embedding(two_step):
     """First episodes start from zeros, second ones from the first's mean embedding, and both are learned from."""
     experiment = focal_experiment("iql_omg", two_step, carry_over=True)
@@ -300,6 +301,7 @@ def test_the_mean_embedding_averages_over_an_episodes_own_steps(foraging):
         np.testing.assert_allclose(carried[row, 0], own.mean(0), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_carry_memory_starts_the_second_episode_from_the_policys_memory_of_the_first(two_step):
     experiment = focal_experiment("iql", two_step, carry_memory=True)
     state, _ = experiment.loop.run(experiment.loop.init(), 0, 2)
@@ -331,6 +333,7 @@ def test_what_is_carried_is_the_memory_after_the_last_step_and_learning_starts_f
     assert mac.seen(batch._replace(prior=jnp.zeros((6, 2, 0)))).start is None, "single episodes start from nothing"
 
 
+@pytest.mark.slow
 def test_ppo_learns_from_the_memory_it_acted_with(foraging):
     """Chunks, policy and critic start from what was carried over: before an update all probability ratios are 1."""
     config = {"carry_memory": True, "agent_output_type": "pi_logits", "seq_len": 5, **NETWORK}
@@ -355,6 +358,7 @@ def test_carry_memory_needs_partners(foraging):
         BasicMAC(foraging.spec, {"carry_memory": True, "am_model": "oracle_am", "identities": 3})
 
 
+@pytest.mark.slow
 def test_a_test_plays_every_member_equally_often(two_step):
     experiment = focal_experiment("iql", two_step)
     state = experiment.loop.init()
@@ -366,6 +370,7 @@ def test_a_test_plays_every_member_equally_often(two_step):
         jax.tree.map(np.testing.assert_array_equal, a, b)
 
 
+@pytest.mark.slow
 def test_a_network_per_seat_acts_the_same_alone_in_its_seat_and_in_a_whole_team(foraging):
     mac = BasicMAC(foraging.spec, NETWORK | {"policy_model": "idv_rnn"})
     agent = jax.jit(mac.init_params)(jax.random.key(3))

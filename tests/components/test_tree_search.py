@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from omg.components.tree_search import Expansion, cumulative, search
+from tests.helpers import or_slow
 
 KEY = jax.random.key(0)
 W, V, P, Q = (jax.random.normal(jax.random.key(i), shape) for i, shape in enumerate([(6, 4, 6), (6,), (6, 4), (6, 4)]))
@@ -21,7 +22,7 @@ def random_model(k, action, drawn, x):
     return Expansion(reward, jnp.full(len(action), 0.9), after @ P, after @ V), after
 
 
-@pytest.mark.parametrize(("simulations", "depth"), [(50, None), (30, 3), (8, 1)])
+@pytest.mark.parametrize(("simulations", "depth"), or_slow((50, None), (8, 1), slow=[(30, 3)]))
 def test_the_same_visits_and_values_as_mctx(simulations, depth):
     x = jax.random.normal(KEY, (12, 6))
     logits, value = x @ P, x @ V

@@ -166,6 +166,7 @@ def test_what_is_kept_across_episodes_depends_on_the_goals():
     assert HopMAC(strategies, {"goal_memory": "preferences"}).preferences is not None
 
 
+@pytest.mark.slow
 def test_preferences_give_the_belief_of_a_board_and_are_kept_for_the_next(hunters):
     env, config = hunters
     mac, params, _batch, memory = played(env, config | {"goal_memory": "preferences", "preference_particles": 16})
@@ -185,6 +186,7 @@ def test_preferences_give_the_belief_of_a_board_and_are_kept_for_the_next(hunter
 
 
 @pytest.mark.parametrize("flag", ["intra_belief", "inter_belief"])
+@pytest.mark.slow
 def test_a_belief_that_is_switched_off_does_not_change(hunters, flag):
     env, config = hunters
     mac, _, _, memory = played(env, config | {flag: False})
@@ -198,6 +200,7 @@ def test_a_belief_that_is_switched_off_does_not_change(hunters, flag):
     np.testing.assert_allclose(belief, only_closed, rtol=1e-4, err_msg="only closed goals lost their probability")
 
 
+@pytest.mark.slow
 def test_an_agent_whose_goal_was_taken_is_remembered_for_the_goal_it_pursued():
     """A hunter walks to the stag, which another one catches: that it waits afterwards says nothing about its type."""
     env = make("stag_hunt", grid_size=3, hunters=2, hares=1, stags=1, episode_limit=6)

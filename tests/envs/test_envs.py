@@ -109,12 +109,17 @@ def test_initial_foraging_boards_keep_food_apart_and_use_every_cell():
 @pytest.mark.parametrize(
     "settings",
     [
-        {"grid_size": 8, "players": 2, "food": 3},
         {"grid_size": 6, "players": 3, "food": 2, "sight": 2, "max_level": 2, "penalty": 0.1},
-        {"grid_size": 5, "players": 2, "food": 1, "sight": 3, "max_level": 3, "force_coop": True},
-        {"grid_size": 6, "players": 2, "food": 2, "sight": 1, "max_level": 2, "penalty": 0.5},
+        *(
+            pytest.param(settings, marks=pytest.mark.slow)
+            for settings in (
+                {"grid_size": 8, "players": 2, "food": 3},
+                {"grid_size": 5, "players": 2, "food": 1, "sight": 3, "max_level": 3, "force_coop": True},
+                {"grid_size": 6, "players": 2, "food": 2, "sight": 1, "max_level": 2, "penalty": 0.5},
+            )
+        ),
     ],
-    ids=["all seen", "sight 2", "forced cooperation", "sight 1"],
+    ids=["sight 2", "all seen", "forced cooperation", "sight 1"],
 )
 def test_foraging_steps_equal_those_of_jumanji(settings):
     """The same boards and random actions in Jumanji itself: equal rewards, observations, masks and terminations."""

@@ -217,6 +217,7 @@ def test_unsupported_settings_raise_a_user_error(settings, hint):
         open_pettingzoo(settings, 0)
 
 
+@pytest.mark.slow
 def test_training_on_an_environment_of_pettingzoo(tmp_path, capsys):
     words = [
         "--config=iql",

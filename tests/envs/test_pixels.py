@@ -10,6 +10,7 @@ from omg.envs import make
 from omg.envs.pixels import KITCHEN, ONION, OWN, SOUP, TILE, frame
 from omg.opponents.scripted import name_of, rule_of
 from omg.utils.settings import UserError
+from tests.helpers import or_slow
 
 SETTINGS = {"overcooked": {"layout": "cramped_room", "episode_limit": 60}, "coin_game": {}}
 
@@ -31,7 +32,7 @@ def play(env, steps, seed):
     return np.asarray(jax.vmap(episode)(jax.random.split(jax.random.key(seed), 16)))
 
 
-@pytest.mark.parametrize("name", sorted(SETTINGS))
+@pytest.mark.parametrize("name", or_slow("coin_game", slow=["overcooked"]))
 def test_what_differs_in_layers_differs_in_the_frame_and_conversely(name):
     layers, frames = (play(make(name, **SETTINGS[name], pixels=pixels), 60, 1) for pixels in (False, True))
     rows = [np.unique(x.reshape(-1, x.shape[-1]), axis=0, return_inverse=True)[1].ravel() for x in (layers, frames)]

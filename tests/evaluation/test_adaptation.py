@@ -58,6 +58,7 @@ def hunt():
     return make("stag_hunt")
 
 
+@pytest.mark.slow
 def test_tit_for_tat_repeats_what_the_agent_did_in_the_previous_episode(hunt):
     always = {name: SCRIPTED["stag_hunt"][name](hunt.spec) for name in ("always_stag", "always_hare")}
     others = ReciprocalMAC(hunt.spec, always["always_stag"], always["always_hare"])
@@ -97,6 +98,7 @@ def test_types_of_co_players_and_seeds_in_one_program(hunt):
     np.testing.assert_allclose(met[1][1].team_return, 4)
 
 
+@pytest.mark.slow
 def test_beliefs_of_several_agents_about_several_types_of_co_players(hunt):
     """Each agent's belief about each type of co-player depends on that type alone, from episode to episode."""
     policies = [SCRIPTED["stag_hunt"][name](hunt.spec) for name in ("always_stag", "always_hare")]
@@ -156,6 +158,7 @@ def test_same_boards_repeats_the_start_and_the_random_numbers_of_every_episode(h
     np.testing.assert_array_equal(same[0], other[0], err_msg="the first episode is the same either way")
 
 
+@pytest.mark.slow
 def test_a_team_has_one_policy_in_each_seat(hunt):
     """A stag hunter one place after the agent and hare hunters behind it: only that seat never catches a hare."""
     names = ["always_stag", "always_hare"]

@@ -132,6 +132,7 @@ def test_the_next_state_is_valued_with_the_subgoal_that_the_setting_names(foragi
 
 
 @pytest.mark.parametrize("target_subgoal", ["next", "same"])
+@pytest.mark.slow
 def test_two_networks_in_one_scan_equal_two_scans(foraging, batch, target_subgoal, monkeypatch):
     """As on a GPU: the loss and every gradient are the same, and the target network has none."""
     learner, state, other = omg(foraging.spec, target_subgoal=target_subgoal)

@@ -53,6 +53,7 @@ def crossplay(generator, networks):
 
 
 @pytest.mark.parametrize("name", or_slow("comedi", slow=["brdiv", "lbrdiv"]))
+@pytest.mark.slow
 def test_generated_members_meet_only_their_own_partners(meeting, name):
     """Three members find three conventions."""
     generator = Generator(name, meeting, CONFIG, GeneratorSettings(pool_population=3, pool_cross_play=1.0))

@@ -14,6 +14,7 @@ from omg.controllers.scripted_controller import ScriptedMAC
 from omg.envs import make
 from omg.opponents import REGISTRY
 from omg.runners import VectorRunner
+from tests.helpers import or_slow
 
 N_ENVS, STEPS = 16, 40
 MAPS = {
@@ -48,7 +49,7 @@ def player(map_name: str):
     return env, lambda seed: jax.tree.map(np.asarray, play(seed))
 
 
-@pytest.mark.parametrize("feature", MAPS)
+@pytest.mark.parametrize("feature", or_slow("marines", "shields", "healers", slow=["walls", "kamikaze"]))
 def test_invariants_of_random_battles(feature):
     env, play = player(MAPS[feature])
     n, units = env.spec.n_agents, env.map.units
@@ -135,11 +136,12 @@ def won(map_name: str, policy: str) -> float:
     return float(fights(make("battle", map_name=map_name), policy, 100).info["battle_won"].mean())
 
 
-@pytest.mark.parametrize("map_name", ["3m", "8m"])
+@pytest.mark.parametrize("map_name", or_slow("3m", slow=["8m"]))
 def test_focus_fire_beats_random_play(map_name):
     assert won(map_name, "focus_fire") - won(map_name, "random") >= 0.3
 
 
+@pytest.mark.slow
 def test_stalkers_win_by_kiting_and_lose_without():
     assert won("3s_vs_5z", "kite") >= 0.8
     assert won("3s_vs_5z", "nearest_enemy") <= 0.2
@@ -171,6 +173,7 @@ def test_sparse_rewards_are_one_for_a_win_and_minus_one_for_a_defeat():
     np.testing.assert_array_equal(np.asarray(stats.agent_returns)[~draw, 0], expected[~draw])
 
 
+@pytest.mark.slow
 def test_vmapped_and_single_environments_agree():
     """The code with the environment axis last gives the same results under one `vmap`, two, and none."""
     env = make("battle", map_name="3m")
@@ -189,6 +192,7 @@ def test_vmapped_and_single_environments_agree():
             np.testing.assert_allclose(b[i // 2, i % 2], c, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_zerglings_walk_around_the_cliff_by_the_ramp():
     """On 2c_vs_64zg the path leads around the ledge; enemies that walk straight would stay below the cliff."""
     env = make("battle", map_name="2c_vs_64zg")
