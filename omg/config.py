@@ -94,9 +94,13 @@ def value_of(text: str) -> Any:
         raise UserError(f"{text[:80]!r} is not a value that YAML can read.") from error
 
 
+def defaults() -> Config:
+    return read_yaml(CONFIG_DIR / "default.yaml")
+
+
 def load(command: Command) -> Config:
     """The merged configuration of a command."""
-    config = read_yaml(CONFIG_DIR / "default.yaml")
+    config = defaults()
     name = command.config or DEFAULT_ALG
     team = name if command.get("multi_algs") is True else None
     if team:

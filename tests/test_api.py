@@ -51,6 +51,7 @@ def test_a_loaded_policy_acts_exactly_as_in_an_evaluation(run):
             np.testing.assert_array_equal(actions, np.asarray(batch.actions[0, t]))
 
 
+@pytest.mark.slow
 def test_a_policy_that_samples_acts_exactly_as_in_an_evaluation(tmp_path):
     """With the keys of the compiled test; without a key, every step has another one."""
     small = {key: value for key, value in SMALL.items() if key not in ("batch_size", "buffer_size")}

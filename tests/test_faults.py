@@ -93,6 +93,7 @@ def test_a_digit_in_a_pools_manifest_is_noticed(tmp_path):
         Pool.load(tmp_path)
 
 
+@pytest.mark.slow
 def test_an_altered_configuration_is_not_resumed(tmp_path, capsys):
     run = tmp_path / "run"
     assert main([*RUN, f"--run_dir={run}"]) == 0

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
@@ -153,6 +154,18 @@ def test_the_same_command_leaves_a_finished_run_as_it_is(undisturbed):
         assert status == 0
         assert "is finished: nothing to do" in text
     assert contents(undisturbed) == before
+
+
+def test_a_run_of_an_earlier_version_has_the_defaults_of_settings_that_it_lacks(undisturbed, tmp_path):
+    run = shutil.copytree(undisturbed, tmp_path / "run")
+    settings = yaml.safe_load((run / "config.yaml").read_text())
+    assert settings.pop("obs_relative") is False
+    (run / "config.yaml").write_text(yaml.safe_dump(settings))
+    status, text = said([*TWO_STEP, "--resume", f"--run_dir={run}"])
+    assert status == 0
+    assert "is finished: nothing to do" in text
+    refused = refusal([*TWO_STEP, "--resume", f"--run_dir={run}", "--obs_relative=true"])
+    assert "obs_relative (False → True)" in refused
 
 
 def test_settings_that_differ_are_refused_by_name(undisturbed):
@@ -398,6 +411,7 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(verb, tmp_path):
     assert "/proc/x/y" in refusal(words)
 
 
+@pytest.mark.slow
 def test_only_results_and_messages_of_the_program_are_printed(tmp_path):
     """Neither the warning of pkg_resources nor the import messages of JaxMARL."""
     words = ["train", "--config=iql", "--env-config=jaxmarl", *TINY, "--t_max=10", "--test_nepisode=1"]

@@ -97,6 +97,7 @@ def test_a_second_call_runs_no_stage(done, plan, capsys):
     assert "[1/5]" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_checkpoint_contains_the_learned_goals(done, capsys):
     (done / "pretrain_hop_plus").rename(done / "elsewhere")
     try:

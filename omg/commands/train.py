@@ -124,13 +124,15 @@ def _resumed(command: Command, folder: Path) -> Prepared | None:
     whole = bool(command.config or command.env_config)
     asked = configuration.load(command) if whole else configuration.override(saved, command)
     asked, _ = args_sanity_check(resolve(asked, typed)[0])
+    # A run of an earlier version has the defaults of settings that it did not know.
+    had = {key: value for key, value in configuration.defaults().items() if key in asked} | saved
     differ = sorted(
         key
-        for key in {*saved, *asked}
-        if key not in MAY_CHANGE and (whole or key in typed) and saved.get(key) != asked.get(key)
+        for key in {*had, *asked}
+        if key not in MAY_CHANGE and (whole or key in typed) and had.get(key) != asked.get(key)
     )
     if differ:
-        changes = ", ".join(f"{key} ({saved.get(key)} → {asked.get(key)})" for key in differ[:5])
+        changes = ", ".join(f"{key} ({had.get(key)} → {asked.get(key)})" for key in differ[:5])
         raise UserError(
             f"the run in {folder} has other settings: {changes}. Leave them out to resume it, or start a new run "
             f"(from its model: --checkpoint_path={folder})."

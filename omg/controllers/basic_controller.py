@@ -46,7 +46,7 @@ class MACSettings:
     obs_last_action: bool = setting(True, "the agent's last action is part of its input")
     obs_agent_id: bool = setting(True, "the agent's seat is part of its input")
     obs_relative: bool = setting(
-        False, "where everything is, seen from the agent, is part of its input (foraging, stag_hunt, snowdrift)"
+        False, "places relative to the agent are part of its input (where observations list entities, as on boards)"
     )
     embedding_gain: float | None = setting(
         None,
@@ -82,7 +82,7 @@ class BasicMAC(Controller):
         self.settings = fill(MACSettings, config)
         self.agent_class = choose(agent_REGISTRY, self.settings.policy_model, "policy_model")
         self.agent_settings = fill(self.agent_class.Settings, config)
-        self.entities = Entities(spec, others=True) if self.sees_places() else None
+        self.entities = Entities(spec, others=True) if self.relative_places() else None
         self.own_networks = issubclass(self.agent_class, IDVRNNAgent)
         selector = choose(selector_REGISTRY, self.settings.action_selector, "action_selector")
         self.selector = selector(fill(selector.Settings, config))
@@ -105,7 +105,7 @@ class BasicMAC(Controller):
         if self.given_identity and self.carried_size:
             raise UserError("the oracle knows its partners: leave carry_memory out.")
 
-    def sees_places(self) -> bool:
+    def relative_places(self) -> bool:
         """Whether places relative to the agent are part of its input."""
         if self.settings.obs_relative and not lists_entities(self.spec):
             raise UserError(

@@ -61,14 +61,17 @@ class Spec:
     """A lossless compact format of observations in the replay buffer."""
     state_storage: Storage = PLAIN
     obs_layout: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    """Names and shapes of the components of an observation, in order, for scripted policies and HOP+; may be empty."""
+    """Names and shapes of the components of an observation, in order; may be empty. Scripted policies, HOP+ and
+    `obs_relative` read it.
+    """
     agents_in_state: tuple[tuple[int, ...], ...] = ()
     """For every agent the places in the global state that describe it alone. OMG+ learns with it; may be empty."""
     agents_in_obs: str = ""
     """The component of `obs_layout` that lists the agents, the observing one first; the other tables list entities.
 
-    An entity's row begins with its cell (row and column) and ends with its presence (0: gone or out of sight). HOP+
-    learns with it; may be empty.
+    An entity's row begins with its cell (row and column) and ends with its presence (0: gone or out of sight). An
+    agent's row may be its cell alone, where no agent leaves. HOP+ learns with it, and `obs_relative` needs it; may be
+    empty.
     """
     partial: bool = False
     """Whether agents, or what they compete for, can be out of an agent's sight. HOP refuses to plan there."""

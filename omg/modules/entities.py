@@ -44,10 +44,12 @@ class Entities:
             if of_agents:
                 own = place
             if len(shape) == 2 and (others or not of_agents):
-                # Row and column, and last whether it is there. The observing agent's own row is the first of agents.
+                # Row and column, and last whether it is there; agents that never leave need not say so. The observing
+                # agent's own row is the first of the agents.
                 first = int(of_agents and not self.relative)
                 starts = [place + row * shape[1] for row in range(first, shape[0])]
-                places += [(at, at + 1, always if self.relative else at + shape[1] - 1) for at in starts]
+                flagged = not self.relative and (not of_agents or shape[1] > 2)
+                places += [(at, at + 1, at + shape[1] - 1 if flagged else always) for at in starts]
                 group_of += [group] * len(starts)
             place += math.prod(shape)
         self.n, self.own = len(places), own

@@ -136,14 +136,14 @@ def _only(name: str, cost_of: Callable[[View], Array]):
 
 
 def _conditional(spec: Spec, limits: Array):
-    """Hunts a stag as long as all three limits hold, otherwise the nearest hare."""
+    """Hunts a stag as long as all three limits hold, otherwise the nearest hare; stays if there is none."""
     stags, (steps, own, of_others) = _listed(spec, "stags"), limits
 
     def cost(v: View) -> Array:
         stag = v.exists & stags
         near = jnp.where(stag, v.far(), jnp.inf).min() <= own
         joined = jnp.where(stag & v.playing[:, None], v.far_from_others(), jnp.inf).min() <= of_others
-        hunts = stag.any() & (v.elapsed * spec.episode_limit < steps) & near & joined
+        hunts = stag.any() & (jnp.round(v.elapsed * spec.episode_limit) < steps) & near & joined
         return jnp.where(stags == hunts, v.far() + _order(v), jnp.inf)
 
     return pursues(cost)(spec)
@@ -154,7 +154,9 @@ def _by_limits(spec: Spec, limits: Array, obs: Array, avail_actions: Array, seat
 
 
 def hunts_a_stag(steps: float = np.inf, own: float = np.inf, of_others: float = np.inf):
-    """Hunts the stag for so many steps, within so many steps of it, or with another hunter so near to it."""
+    """Hunts a stag in the first `steps` steps, while one is at most `own` steps away and one at most `of_others` steps
+    from another hunter; otherwise hares.
+    """
 
     def of(spec: Spec) -> OfFamily:
         limits = np.array([steps, own, of_others], np.float32)

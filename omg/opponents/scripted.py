@@ -287,7 +287,7 @@ REGISTRY: dict[str, dict[str, Callable]] = {
 
 def usual(name: str) -> bool:
     """Whether a scripted policy is played also where it is not named: not one of many that differ in a number."""
-    return not name.startswith(("stochastic_", "stag_"))
+    return not name.startswith(("stochastic_", "stag_for_", "stag_within_", "stag_joined_"))
 
 
 def rule_of(spec: Spec, name: str) -> Callable[..., Array]:

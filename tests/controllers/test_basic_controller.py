@@ -11,8 +11,10 @@ from omg.controllers import BasicMAC
 from omg.envs import make
 from omg.envs.multiagentenv import Spec
 from omg.learners import PPOLearner
+from omg.modules.entities import Entities
 from omg.utils.settings import UserError
 from tests.conftest import play
+from tests.helpers import or_slow
 
 SPEC = Spec("test", n_agents=2, n_actions=3, obs_size=1, state_size=2, episode_limit=4, game_type="cooperative")
 
@@ -30,7 +32,7 @@ def test_the_input_is_observation_last_action_and_seat():
 
 
 def test_with_obs_relative_the_input_tells_where_everything_is_seen_from_the_agent():
-    """Two hunters, a hare and a stag that is gone: offsets, distance, presence, and offsets in cells up to two."""
+    """Two hunters, a hare and an absent stag: offsets, distance, presence, and offsets in cells up to two."""
     env = make("stag_hunt", grid_size=8, hunters=2, hares=1, stags=1)
     mac = BasicMAC(env.spec, {"obs_relative": True})
     bare = BasicMAC(env.spec, {})
@@ -48,6 +50,13 @@ def test_with_obs_relative_the_input_tells_where_everything_is_seen_from_the_age
     assert mac.own_size == bare.own_size + 18
     without = np.delete(np.asarray(mac.build_inputs(obs, last)), np.s_[env.spec.obs_size : env.spec.obs_size + 18], -1)
     np.testing.assert_array_equal(without, bare.build_inputs(obs, last))
+
+
+def test_players_that_never_leave_are_there_in_every_column():
+    env = make("snowdrift", grid_size=4, players=2, drifts=1)
+    obs = jnp.zeros(env.spec.obs_size).at[:4].set(jnp.array([0.5, 0.5, 0.75, 0.0]))
+    other = Entities(env.spec, others=True).features(obs)[0] * 4
+    np.testing.assert_allclose(other, [1, -2, 3, 4, 4, -8])
 
 
 def test_obs_relative_is_refused_where_the_layout_tells_no_places():
@@ -111,7 +120,7 @@ def test_without_initial_weights_for_the_embedding_a_policy_starts_as_one_withou
     np.testing.assert_array_equal(first[0][..., :9, :], getattr(base, "seats", base).fc1.weight)
 
 
-@pytest.mark.parametrize("policy_model", ["rnn", "idv_rnn"])
+@pytest.mark.parametrize("policy_model", or_slow("rnn", slow=["idv_rnn"]))
 def test_the_embeddings_weights_go_four_times_as_far_in_policy_and_critic(policy_model):
     """One step of Adam on the same gradients; all other weights, those of the agent model too, go as far as before."""
     config = {

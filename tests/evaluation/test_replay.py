@@ -153,6 +153,7 @@ def test_a_scene_shows_how_far_every_agent_sees():
     assert not make("foraging").draw(state).sights, "where everything is seen there is nothing to bound"
 
 
+@pytest.mark.slow
 def test_every_member_of_a_group_has_an_episode_of_its_own():
     """One that always defects, and tit-for-tat: what each did, and what was predicted of it."""
     env = make("prisoners_dilemma", rounds=5)

@@ -662,6 +662,7 @@ def test_a_central_critic_values_each_agent_from_its_own_input_and_the_state():
     np.testing.assert_allclose(hidden, expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_with_partners_the_central_critic_sees_the_state_of_each_seats_own_episode():
     spec = spec_of(game_type="mixed")
     config = {"central_critic": True, "agent_output_type": "pi_logits", "rnn_hidden_dim": 4}

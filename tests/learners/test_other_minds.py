@@ -58,6 +58,7 @@ def test_lola_goes_where_the_derivatives_by_hand_point(game, step):
     np.testing.assert_allclose(found.seats.fc2.bias, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_lolas_correction_is_at_most_so_many_times_as_long_as_the_own_gradient(game):
     """Each agent by itself: the first one's correction is cut, the second one's is shorter anyway."""
     of = {limit: direction(game, lola_step=0.7, lola_limit=limit)[0].seats.fc2 for limit in (1e9, 0.2)}

@@ -72,6 +72,7 @@ def test_features_replace_the_frame_and_nothing_else():
     assert (moved[:, 2:-2] != encoded[:, 2:-2]).any(1).all()
 
 
+@pytest.mark.slow
 def test_subgoals_are_considered_with_features_of_the_frame():
     """What OMG asks of the network for every future subgoal is one step with it."""
     settings = fill(REGISTRY["conv_rnn"].Settings, {"rnn_hidden_dim": 4, "conv_channels": 2})

@@ -16,6 +16,7 @@ from omg.modules.slot_goals import SlotGoals, SlotSpace, learn_types
 from omg.opponents import REGISTRY as SCRIPTED
 from omg.runners import VectorRunner
 from omg.utils.settings import UserError
+from tests.helpers import or_slow
 
 KEY = jax.random.key(0)
 PLAYED = {
@@ -25,7 +26,7 @@ PLAYED = {
 }
 
 
-@pytest.fixture(scope="module", params=PLAYED)
+@pytest.fixture(scope="module", params=or_slow("stag_hunt", "snowdrift", slow=["foraging"]))
 def play(request):
     """An environment, and 32 episodes of each of its scripted policies: observations, rewards, who plays, goals."""
     env = make(request.param)

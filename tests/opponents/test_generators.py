@@ -15,7 +15,6 @@ from omg.envs import make
 from omg.opponents.generators import Generator, GeneratorSettings, Handover, HandoverMAC, Population, generate
 from omg.opponents.pool import Pool
 from omg.utils.settings import UserError
-from tests.helpers import or_slow
 
 CONFIG = {
     "policy_model": "rnn", "rnn_hidden_dim": 8, "agent_output_type": "pi_logits", "action_selector": "multinomial",
@@ -52,7 +51,7 @@ def crossplay(generator, networks):
     return chosen @ chosen.T
 
 
-@pytest.mark.parametrize("name", or_slow("comedi", slow=["brdiv", "lbrdiv"]))
+@pytest.mark.parametrize("name", ["comedi", "brdiv", "lbrdiv"])
 @pytest.mark.slow
 def test_generated_members_meet_only_their_own_partners(meeting, name):
     """Three members find three conventions."""
@@ -128,6 +127,7 @@ def test_a_generator_needs_two_agents_and_no_agent_model(meeting):
         Generator("comedi", make("predator_prey", predators=1), CONFIG, GeneratorSettings())
 
 
+@pytest.mark.slow
 def test_a_pool_with_generated_members(tmp_path, capsys):
     """A generated population is in one split as a whole, and is kept when the command is repeated."""
     words = ["pool", "--env-config=prisoners_dilemma", "--pool_algs=[brdiv]", "--pool_test_algs=[]", "--t_max=300"]

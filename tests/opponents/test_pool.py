@@ -210,6 +210,7 @@ def test_a_runs_folder_is_a_pool_of_its_seeds(tmp_path, foraging, seeds):
         open_pool({**about, "env_args": {"grid_size": 6}, "pool": str(tmp_path)})
 
 
+@pytest.mark.slow
 def test_an_opponent_may_have_an_agent_model(tmp_path, foraging):
     """A LIAM agent as an opponent acts as it does by itself."""
     about = {"env": "foraging", "env_args": {"grid_size": 5}}

@@ -133,6 +133,7 @@ def soups():
     return of
 
 
+@pytest.mark.slow
 def test_cooks_deliver_soups_together_and_only_those_who_can_do_so_alone(soups):
     """An onion cook fills pots and a plate cook delivers: together they do what neither does with one of its kind."""
     pairs = [("onion", "plate"), ("plate", "onion"), ("independent", "static"), ("onion", "onion"), ("plate", "plate")]

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from omg.components.episode_buffer import make_scheme
 from omg.controllers import BasicMAC
@@ -10,6 +11,7 @@ from omg.runners import VectorRunner
 from tests.conftest import play
 
 
+@pytest.mark.slow
 def test_replaying_the_recorded_actions_gives_the_recorded_episode(foraging):
     batch = play(foraging, 5, seed=1)
     step = jax.jit(foraging.step)

@@ -131,6 +131,7 @@ def test_help_with_an_algorithm_shows_the_settings_of_that_algorithm(capsys):
 HUNT = {"env_args__grid_size": 4, "env_args__hunters": 2, "env_args__hares": 2, "env_args__episode_limit": 6}
 
 
+@pytest.mark.slow
 def test_hop_honours_gamma_and_reward_scale():
     """One step ahead: q = reward_scale · r + γ · V(next state)."""
     small = {"planning": False, "goal_draws": 1, "hop_hidden_dim": 4}
@@ -152,6 +153,7 @@ def test_hop_honours_gamma_and_reward_scale():
     np.testing.assert_allclose(tripled - 3 * reward, 2 * (half - reward), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_comas_critic_honours_the_optimiser(two_step):
     """The first step of Adam moves a weight by the learning rate; that of RMSprop by ten times as much."""
     batch, found = play(two_step, 8), {}
