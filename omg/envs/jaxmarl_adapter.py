@@ -26,6 +26,9 @@ SEEN_WHOLE = {"overcooked", "coin_game", "MPE_simple_v3", "MPE_simple_tag_v3", "
 COIN_GAME = (3, 3, 4)
 """The coin game's board: rows, columns and layers (players and coins of either colour)."""
 
+OF_A_COOK = (0, 2, 3, 4, 5)
+"""The layers of a cook's observation that describe the cook alone: where it stands, and one for each direction."""
+
 PRICE = 20
 """What a soup pays in Overcooked; both cooks may deliver one in the same step."""
 
@@ -86,10 +89,16 @@ class JaxMARLEnv(MultiAgentEnv):
             f"{name}_pixels" if pixels else name, len(self.agents), n_actions, obs_size, int(np.prod(shape)),
             _limit(self.game, limit, name),
             check_game_type(game_type or ("cooperative" if name in COOPERATIVE else "mixed")), storage, storage,
-            layout, partial=name not in SEEN_WHOLE,
+            layout, self._cooks_in_state(obs_size) if self.cooks and not pixels else (),
+            partial=name not in SEEN_WHOLE,
         )  # fmt: skip
         self.in_action_set = jnp.arange(n_actions) < jnp.array(self.actions)[:, None]
         _try(lambda: jax.eval_shape(self._first_step, jax.random.key(0)), name)
+
+    def _cooks_in_state(self, obs_size: int) -> tuple[tuple[int, ...], ...]:
+        """The global state lists the observations of all cooks."""
+        own = np.arange(obs_size).reshape(self.grid)[..., list(OF_A_COOK)].ravel()
+        return tuple(tuple(map(int, own + i * obs_size)) for i in range(len(self.agents)))
 
     def _first_step(self, key: Array):
         return self.step(self.reset(key)[0], jnp.zeros(self.spec.n_agents, jnp.int32), key)

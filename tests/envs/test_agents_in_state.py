@@ -11,7 +11,7 @@ from omg.envs.multiagentenv import rows_of
 NAMED = ("foraging", "stag_hunt", "snowdrift", "predator_prey", "battle", "prisoners_dilemma")
 
 
-@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("name", [*NAMED, "overcooked"])
 def test_the_places_of_an_agent_change_with_its_own_action_alone(name):
     env = make_env(load(Command(config="iql", env_config=name)))
     places, n = np.array(env.spec.agents_in_state), env.spec.n_agents
