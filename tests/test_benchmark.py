@@ -25,7 +25,7 @@ TASK = {
     "budgets": {
         "tiny": {
             "skip": ["blind"],
-            "variables": {"steps": 200, "response_steps": 6000, "pool_steps": 1, "seeds": 2, "episodes": 40},
+            "variables": {"steps": 200, "response_steps": 400, "pool_steps": 1, "seeds": 2, "episodes": 40},
         }
     },
 }
