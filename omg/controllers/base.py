@@ -112,8 +112,8 @@ class Controller:
         """After a step from `seen` to `shown`: the new memory, and values to store in the episode by field name."""
         return memory, {}
 
-    def weighted(self, updates: Params) -> Params:
-        """A step of the optimiser, by network, in which some weights may go farther than others."""
+    def weighted(self, updates: Params, lr: float) -> Params:
+        """A step of the optimiser with learning rate `lr`, by network; some weights may have a rate of their own."""
         return updates
 
     def exploration(self, t_env: int) -> dict[str, float]:

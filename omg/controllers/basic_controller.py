@@ -54,7 +54,7 @@ class MACSettings:
         low=0,
     )
     embedding_lr: float | None = setting(
-        None, "learning rate of the embedding's weights in policy and critic, in multiples of lr; null: lr", above=0
+        None, "learning rate of the embedding's weights in policy and critic; null: lr", above=0, high=1
     )
     carry_memory: bool = setting(
         False, "with frozen partners: an episode starts with the policy's memory of the last one with them (RL²)"
@@ -177,16 +177,16 @@ class BasicMAC(Controller):
         scaled = gain * first_weights(whole)[..., self.own_size :, :]
         return eqx.tree_at(first_weights, without, jnp.concatenate([first_weights(without), scaled], -2))
 
-    def weighted(self, updates: Params) -> Params:
-        """The embedding's weights in policy and critic learn `embedding_lr` times as fast."""
+    def weighted(self, updates: Params, lr: float) -> Params:
+        """The embedding's weights in policy and critic learn with the rate `embedding_lr` instead of `lr`."""
         rate, rows = self.settings.embedding_lr, np.s_[..., self.own_size : self.input_size, :]
         if rate is None:
             return updates
 
-        def faster(network: Any) -> Any:
-            return eqx.tree_at(first_weights, network, replace_fn=lambda step: step.at[rows].multiply(rate))
+        def with_rate(network: Any) -> Any:
+            return eqx.tree_at(first_weights, network, replace_fn=lambda step: step.at[rows].multiply(rate / lr))
 
-        return {name: faster(x) if name in ("agent", "critic") else x for name, x in updates.items()}
+        return {name: with_rate(x) if name in ("agent", "critic") else x for name, x in updates.items()}
 
     def init_params(self, key: Array) -> Params:
         k_agent, k_model = jax.random.split(key)

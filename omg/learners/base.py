@@ -157,7 +157,8 @@ class Learner:
         With an agent model `params` must be the dictionary of networks (`Controller.weighted`).
         """
         updates, opt_state = self.optimiser(lr).update(grads, opt_state, params)
-        return optax.apply_updates(params, self.decayed(self.mac.weighted(updates), t_env)), opt_state
+        weighted = self.mac.weighted(updates, self.settings.lr if lr is None else lr)
+        return optax.apply_updates(params, self.decayed(weighted, t_env)), opt_state
 
     def decayed(self, updates: Any, t_env: Array) -> Any:
         """The optimiser's step, which shrinks over the run (`lr_decay`)."""
