@@ -33,9 +33,15 @@ def _matrix_game(env_args: Mapping[str, Any]) -> MultiAgentEnv:
 
 
 def _shaping_game(env_args: Mapping[str, Any]) -> MultiAgentEnv:
-    from omg.envs.shaping_game import ShapingGame, ShapingSettings
+    from omg.envs.shaping_game import MatrixShaping, MatrixShapingSettings
 
-    return ShapingGame(fill_exactly(ShapingSettings, env_args, "env_args."))
+    return MatrixShaping(fill_exactly(MatrixShapingSettings, env_args, "env_args."))
+
+
+def _shaping_coins(env_args: Mapping[str, Any]) -> MultiAgentEnv:
+    from omg.envs.shaping_coins import CoinShaping, CoinShapingSettings
+
+    return CoinShaping(fill_exactly(CoinShapingSettings, env_args, "env_args."))
 
 
 def _jaxmarl(env_args: Mapping[str, Any]) -> MultiAgentEnv:
@@ -85,6 +91,7 @@ REGISTRY: dict[str, Callable[[Mapping[str, Any]], MultiAgentEnv]] = {
     "predator_prey": _predator_prey,
     "matrix_game": _matrix_game,
     "shaping_game": _shaping_game,
+    "shaping_coins": _shaping_coins,
     "jaxmarl": _jaxmarl,
     "battle": _battle,
     "stag_hunt": _stag_hunt,

@@ -1,35 +1,31 @@
-"""Opponent shaping as a game (M-FOS, Lu et al., 2022): every step is a whole repeated game with an agent that learns.
+"""Opponent shaping as a game (M-FOS, Lu et al., 2022): every step is a whole game with an opponent that learns.
 
-The agent chooses a strategy of memory one and earns the expected payoff per round with the opponent's strategy. Then
-the opponent takes gradient steps on its own expected payoff. So the choice of a strategy shapes what it will be.
-A learner in this environment, such as PPO, is M-FOS with strategies as actions of the outer game.
+The agent chooses a strategy (whether to defect in each situation of the game), earns what the game pays with the
+opponent's present strategy, and then the opponent takes gradient steps on its own payoff. So the agent's choice shapes
+what its opponent will be. A learner in this environment, such as PPO, is M-FOS with strategies as actions.
 """
 
 from __future__ import annotations
 
 import itertools
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from omg.envs.multiagentenv import MultiAgentEnv, Spec, Timestep
 from omg.envs.strategies import FIRST
 from omg.utils.settings import UserError
 
-CHOICES = np.array(list(itertools.product((0.0, 1.0), repeat=FIRST + 1)))
-"""The 32 strategies: the probability of defection after CC, CD, DC and DD (the own action first), and at first."""
-
 
 @dataclass(frozen=True)
 class ShapingSettings:
-    """The settings in `env_args`: a game of two agents with two actions each, and the opponent that learns it."""
+    """The settings in `env_args` that all games have."""
 
-    payoffs: list
-    rounds: int = 20
     games: int = 50
     opponent_lr: float = 1.0
     opponent_steps: int = 1
@@ -49,36 +45,86 @@ class Shaping(NamedTuple):
 class ShapingGame(MultiAgentEnv):
     """One agent; it observes the opponent's strategy, its own last one, and how many games are over."""
 
-    Settings = ShapingSettings
+    settings: ShapingSettings
 
-    def __init__(self, settings: ShapingSettings):
-        self.settings, self.payoffs = settings, np.array(settings.payoffs, np.float32)
-        if self.payoffs.shape != (2, 2, 2):
-            raise UserError("the shaping game needs payoffs of two agents with two actions each: [[[…]], [[…]]].")
-        if min(settings.rounds, settings.games) < 1 or settings.opponent_steps < 0:
-            raise UserError("the shaping game needs rounds and games of 1 or more, and opponent_steps of 0 or more.")
-        size = 2 * (FIRST + 1) + 1
-        self.spec = Spec("shaping_game", 1, len(CHOICES), size, size, settings.games, "mixed")
+    def __init__(self, settings: ShapingSettings, name: str, situations: int):
+        if settings.games < 1 or settings.opponent_steps < 0:
+            raise UserError(f"{name} needs games of 1 or more, and opponent_steps of 0 or more.")
+        self.settings = settings
+        self.choices = np.array(list(itertools.product((0.0, 1.0), repeat=situations)), np.float32)
+        """The strategies that the agent chooses from: the probability of defection in every situation."""
+        size = 2 * situations + 1
+        self.spec = Spec(name, 1, len(self.choices), size, size, settings.games, "mixed")
 
-    def reset(self, key: Array) -> tuple[Shaping, Timestep]:
-        start = Shaping(jax.random.normal(key, (FIRST + 1,)), jnp.full(FIRST + 1, 0.5), jnp.int32(0))
+    @abstractmethod
+    def play(
+        self, own: Float[Array, " situation"], logits: Float[Array, " situation"], key: PRNGKeyArray
+    ) -> tuple[Float[Array, " situation"], Float[Array, ""]]:
+        """A game: the gradient of the opponent's payoff by its logits, and the payoff of the agent.
+
+        Args:
+            own: the agent's probabilities of defection.
+            logits: of the opponent's.
+            key: for games that are sampled.
+        """
+
+    def reset(self, key: PRNGKeyArray) -> tuple[Shaping, Timestep]:
+        situations = self.choices.shape[1]
+        start = Shaping(jax.random.normal(key, (situations,)), jnp.full(situations, 0.5), jnp.int32(0))
         return start, self._timestep(start, jnp.zeros(()))
 
-    def step(self, state: Shaping, actions: Int[Array, " agent"], key: Array) -> tuple[Shaping, Timestep]:
-        chosen = jnp.asarray(CHOICES, jnp.float32)[actions[0]]
-
-        def of_opponent(logits: Array) -> tuple[Array, Array]:
-            own, theirs = self.expected(chosen, jax.nn.sigmoid(logits))
-            return self.settings.rounds * theirs, own
-
-        (_, reward), gradient = jax.value_and_grad(of_opponent, has_aux=True)(state.logits)
-        logits = state.logits
-        if self.settings.opponent_steps:
+    def step(self, state: Shaping, actions: Int[Array, " agent"], key: PRNGKeyArray) -> tuple[Shaping, Timestep]:
+        own, logits = jnp.asarray(self.choices)[actions[0]], state.logits
+        gradient, reward = self.play(own, logits, key)
+        for i in range(self.settings.opponent_steps):
+            if i:
+                gradient, _ = self.play(own, logits, jax.random.fold_in(key, i))
             logits = logits + self.settings.opponent_lr * gradient
-        for _ in range(self.settings.opponent_steps - 1):
-            logits = logits + self.settings.opponent_lr * jax.grad(of_opponent, has_aux=True)(logits)[0]
-        new = Shaping(logits, chosen, state.games + 1)
+        new = Shaping(logits, own, state.games + 1)
         return new, self._timestep(new, reward)
+
+    def _timestep(self, state: Shaping, reward: Array) -> Timestep:
+        over = state.games / self.settings.games
+        obs = jnp.concatenate([jax.nn.sigmoid(state.logits), state.last, over[None]])
+        return Timestep(
+            obs=obs[None],
+            state=obs,
+            avail_actions=jnp.ones((1, len(self.choices)), bool),
+            reward=reward[None],
+            terminated=state.games >= self.settings.games,
+            alive=jnp.ones(1, bool),
+            info={"opponent_defects": jax.nn.sigmoid(state.logits).mean()},
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatrixShapingSettings(ShapingSettings):
+    """A repeated matrix game of two agents with two actions each."""
+
+    payoffs: list
+    rounds: int = 20
+
+
+class MatrixShaping(ShapingGame):
+    """Strategies of memory one in a repeated matrix game, with expected payoffs: nothing is sampled."""
+
+    settings: MatrixShapingSettings
+
+    def __init__(self, settings: MatrixShapingSettings):
+        super().__init__(settings, "shaping_game", FIRST + 1)
+        self.payoffs = np.array(settings.payoffs, np.float32)
+        if self.payoffs.shape != (2, 2, 2):
+            raise UserError("the shaping game needs payoffs of two agents with two actions each: [[[…]], [[…]]].")
+        if settings.rounds < 1:
+            raise UserError("the shaping game needs rounds of 1 or more.")
+
+    def play(self, own: Array, logits: Array, key: PRNGKeyArray) -> tuple[Array, Array]:
+        def of_opponent(logits: Array) -> tuple[Array, Array]:
+            mine, theirs = self.expected(own, jax.nn.sigmoid(logits))
+            return self.settings.rounds * theirs, mine
+
+        gradient, reward = jax.grad(of_opponent, has_aux=True)(logits)
+        return gradient, reward
 
     def expected(
         self, own: Float[Array, " situation"], theirs: Float[Array, " situation"]
@@ -98,16 +144,3 @@ class ShapingGame(MultiAgentEnv):
         _, along = jax.lax.scan(one, joint(own[FIRST], theirs[FIRST]), None, length=self.settings.rounds)
         means = (along.mean(0) * self.payoffs).sum((1, 2))
         return means[0], means[1]
-
-    def _timestep(self, state: Shaping, reward: Array) -> Timestep:
-        over = state.games / self.settings.games
-        obs = jnp.concatenate([jax.nn.sigmoid(state.logits), state.last, over[None]])
-        return Timestep(
-            obs=obs[None],
-            state=obs,
-            avail_actions=jnp.ones((1, len(CHOICES)), bool),
-            reward=reward[None],
-            terminated=state.games >= self.settings.games,
-            alive=jnp.ones(1, bool),
-            info={"opponent_defects": jax.nn.sigmoid(state.logits).mean()},
-        )

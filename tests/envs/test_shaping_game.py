@@ -1,4 +1,4 @@
-"""Opponent shaping: expected payoffs against play by hand, and what an opponent learns from strategies."""
+"""Opponent shaping: payoffs against play by hand and JaxMARL's coin game; what an opponent learns."""
 
 import jax
 import jax.numpy as jnp
@@ -6,15 +6,23 @@ import numpy as np
 import pytest
 
 from omg.envs import make
-from omg.envs.shaping_game import CHOICES
+from omg.envs.shaping_coins import BEHIND, Coins, move
 from omg.envs.strategies import NAMED, table_of
 from omg.utils.settings import UserError
 from tests.helpers import learn
+
+COIN_STRATEGIES = {"own_coins": (0, 0, 0), "every_coin": (1, 1, 1), "retaliate": (0, 0, 1), "extort": (0, 1, 1)}
+"""Whether to defect while ahead (having taken more of the other's coins), even, and behind."""
 
 
 @pytest.fixture(scope="module")
 def game():
     return make("shaping")
+
+
+@pytest.fixture(scope="module")
+def coins():
+    return make("shaping_coins", at_once=64)
 
 
 def strategy(name):
@@ -35,18 +43,25 @@ def test_expected_payoffs_are_those_of_the_game(game, own, theirs, payoffs):
     np.testing.assert_allclose(found, payoffs, rtol=1e-5)
 
 
-def test_an_opponent_learns_to_cooperate_with_tit_for_tat_and_to_defect_otherwise(game):
-    def after(name):
-        action = int(np.flatnonzero((table_of(NAMED[name]) == CHOICES).all(1))[0])
-        state, shown = game.reset(jax.random.key(1))
-        step = jax.jit(game.step)
-        for _ in range(game.spec.episode_limit):
-            state, shown = step(state, jnp.array([action]), jax.random.key(0))
-        assert shown.terminated
-        return float(shown.reward[0])
+def end_of(env, strategy):
+    """The last time step of an episode in which the agent keeps a strategy."""
+    action = int(np.flatnonzero((np.array(strategy) == env.choices).all(1))[0])
 
-    assert after("tit_for_tat") > 2.9
-    assert after("always_defect") < 1.05
+    def one(state, key):
+        return env.step(state, jnp.array([action]), key)
+
+    @jax.jit
+    def episode(key):
+        return jax.lax.scan(one, env.reset(key)[0], jax.random.split(key, env.spec.episode_limit))[1]
+
+    steps = episode(jax.random.key(1))
+    assert steps.terminated.tolist() == [False] * (env.spec.episode_limit - 1) + [True]
+    return jax.tree.map(lambda x: x[-1], steps)
+
+
+def test_an_opponent_learns_to_cooperate_with_tit_for_tat_and_to_defect_otherwise(game):
+    assert end_of(game, table_of(NAMED["tit_for_tat"])).reward[0] > 2.9
+    assert end_of(game, table_of(NAMED["always_defect"])).reward[0] < 1.05
 
 
 def test_only_games_of_two_agents_with_two_actions(game):
@@ -54,8 +69,76 @@ def test_only_games_of_two_agents_with_two_actions(game):
         make("shaping", payoffs=[[1, 2], [3, 4]])
 
 
+def test_the_coin_games_rewards_and_moves_are_jaxmarls():
+    """From 200 random places, with both players cooperating or defecting: JaxMARL's game, given the same moves."""
+    theirs = make("coin_game").game
+    _, reference = theirs.reset(jax.random.key(0))
+    moves = jnp.array([[0, 1], [0, -1], [1, 0], [-1, 0], [0, 0]])
+
+    @jax.vmap
+    def both(key):
+        k_places, k_modes, k_move = jax.random.split(key, 3)
+        places = jax.random.randint(k_places, (2, 2, 2), 0, 3)
+        defects = jax.random.bernoulli(k_modes, shape=(2,))
+        new, rewards = move(Coins(places[0], places[1], jnp.int32(0), defects, jnp.array(True)), k_move)
+        actions = ((new.players - places[0])[:, None] % 3 == moves % 3).all(-1).argmax(-1)
+        where = dict(
+            zip(("red_pos", "blue_pos", "red_coin_pos", "blue_coin_pos"), (*places[0], *places[1]), strict=True)
+        )
+        named = dict(zip(theirs.agents, actions, strict=True))
+        _, state, paid, _, _ = theirs.step_env(key, reference.replace(**where), named)
+        moved = jnp.stack([state.red_pos, state.blue_pos])
+        return rewards, jnp.stack([paid[a] for a in theirs.agents]), new.players, moved
+
+    ours, paid, players, moved = both(jax.random.split(jax.random.key(1), 200))
+    np.testing.assert_array_equal(ours, paid)
+    np.testing.assert_array_equal(players, moved)
+    assert {-2.0, -1.0, 0.0, 1.0} <= set(np.ravel(ours).tolist())
+
+
+def test_a_player_that_cooperates_walks_around_the_others_coin_and_one_that_defects_takes_the_nearer():
+    places = jnp.array([[0, 0], [2, 2]]), jnp.array([[1, 1], [1, 0]])
+    for defects, cell, reward in ((False, (0, 1), 0), (True, (1, 0), 1)):
+        state = Coins(*places, jnp.int32(0), jnp.array([defects, False]), jnp.array(False))
+        new, rewards = move(state, jax.random.key(0))
+        assert tuple(map(int, new.players[0])) == cell
+        assert (int(rewards[0]), int(new.balance)) == (reward, -reward)
+
+
+def test_an_opponent_learns_to_leave_the_coins_of_an_agent_that_retaliates(coins):
+    ends = {name: end_of(coins, choice) for name, choice in COIN_STRATEGIES.items()}
+    assert ends["retaliate"].reward[0] > 17.5, "19.4 if both leave the other's coins"
+    assert ends["every_coin"].reward[0] < 13
+    assert ends["own_coins"].reward[0] < 6, "the opponent learns that nothing happens"
+    assert ends["extort"].reward[0] > ends["retaliate"].reward[0]
+
+
+def test_the_opponents_gradient_is_that_of_its_expected_return(coins):
+    """The policy gradient, averaged over 100 samples, against differences of mean returns along one logit."""
+    own, logits, d = jnp.array([0.0, 0.5, 1.0]), jnp.array([0.3, -0.2, 0.1]), 0.5
+    keys = jax.random.split(jax.random.key(2), 100)
+    gradient = jax.jit(jax.vmap(lambda k: coins.play(own, logits, k)[0]))(keys).mean(0)
+
+    @jax.jit
+    def mean_return(logits):
+        many = jax.random.split(jax.random.key(3), 8_000)
+        return jax.vmap(lambda k: coins.game(own, logits, k)[0][:, 1].sum())(many).mean()
+
+    for i in range(BEHIND + 1):
+        step = d * jax.nn.one_hot(i, 3)
+        difference = (mean_return(logits + step) - mean_return(logits - step)) / (2 * d)
+        np.testing.assert_allclose(gradient[i], difference, atol=0.2)
+
+
 @pytest.mark.slow
 def test_a_learner_shapes_its_opponent_and_earns_more_than_mutual_cooperation():
     """M-FOS extorts a naive learner: more than the 3 per round that both get by cooperating (two seeds)."""
     returns = learn("ppo", "shaping", t_max=400_000, seeds=2, test_nepisode=64)
     assert min(returns) > 1.05 * 3 * 50
+
+
+@pytest.mark.slow
+def test_a_learner_earns_more_coins_than_with_any_fixed_strategy_and_than_by_mutual_cooperation():
+    """970 are 50 games in which both leave the other's coins; always the best strategy earns 954 (two seeds)."""
+    returns = learn("ppo", "shaping_coins", t_max=150_000, seeds=2, test_nepisode=64)
+    assert min(returns) > 975
