@@ -1,6 +1,7 @@
 """Configurations: YAML files merged default → environment → algorithm → command line.
 
-An environment's file may hold tuned settings of single algorithms (`tuned`), which are merged over the algorithm's.
+An environment's file may hold tuned settings of single algorithms (`tuned`), which are merged over the algorithm's own.
+An algorithm that is based on it comes after both.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ def load(command: Command) -> Config:
     env = named("envs", env_name)
     tuned = env.pop("tuned", None) or {}
     algorithms = lineage(name)
-    layers = [env, *algorithms.values(), *(tuned.get(alg) or {} for alg in algorithms)]
+    layers = [env, *(layer for alg, own in algorithms.items() for layer in (own, tuned.get(alg) or {}))]
     presets = [read_yaml(Path(name)).get("preset") for name in command.files] + [command.get("preset")]
     if preset := next((name for name in reversed(presets) if name is not None), None):
         layers = [named("presets", str(preset)), env, *algorithms.values()]

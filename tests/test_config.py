@@ -176,6 +176,9 @@ def test_tuned_settings_hold_for_an_algorithm_and_those_based_on_it():
         assert merged(f"--config={config}", "--env-config=simple_spread")["lr"] == lr
     assert merged("--config=iql")["lr"] == 0.0005
     assert merged("--config=iql", "--env-config=simple_spread", "--lr=0.1")["lr"] == 0.1
+    # What an algorithm says of itself counts more than what is tuned for the one it is based on.
+    assert merged("--config=iql", "--env-config=battle")["batch_size_run"] == 32
+    assert merged("--config=iql_beta", "--env-config=battle")["batch_size_run"] == 8
     # Policies with convolutions have no first layer with weights of the embedding.
     for env, gain, rate in (("melting_pot", None, None), ("foraging", 0, 0.0005)):
         config = merged("--config=ppo_omg_plus", f"--env-config={env}")
