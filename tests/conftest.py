@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ import tests.annotations
 install_import_hook("omg", f"{tests.annotations.__name__}.checked")
 
 import jax  # noqa: E402
+import jax._src.interpreters.mlir as lowering  # noqa: E402
 import pytest  # noqa: E402
 
 from omg.components.episode_buffer import EpisodeBatch, make_scheme  # noqa: E402
@@ -36,6 +38,9 @@ CACHE = Path(OTHER_CACHE or Path(__file__).parent.parent / ".pytest_cache" / "xd
 os.environ["XDG_CACHE_HOME"] = str(CACHE)
 jax.config.update("jax_compilation_cache_dir", str(CACHE / "omg-marl" / "xla"))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0 if OTHER_CACHE else 0.5)
+
+# JAX prepares a context for each of the thousands of small programs, which takes longer than to lower one.
+lowering.make_ir_context = functools.cache(lowering.make_ir_context)
 
 TWO_STEP = {
     "start": {"payoff": [[0, 0], [0, 0]], "next": [["safe", "safe"], ["risky", "risky"]]},
