@@ -180,7 +180,7 @@ def test_tuned_settings_hold_for_an_algorithm_and_those_based_on_it():
     assert merged("--config=iql", "--env-config=battle")["batch_size_run"] == 32
     assert merged("--config=iql_beta", "--env-config=battle")["batch_size_run"] == 8
     # Policies with convolutions have no first layer with weights of the embedding.
-    for env, gain, rate in (("melting_pot", None, None), ("foraging", 0, 0.0005)):
+    for env, gain, rate in (("melting_pot", None, None), ("foraging", 0, 0.0005), ("chicken", 0, 0.002)):
         config = merged("--config=ppo_omg_plus", f"--env-config={env}")
         assert (config["embedding_gain"], config["embedding_lr"]) == (gain, rate)
 
