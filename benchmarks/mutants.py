@@ -45,6 +45,7 @@ HOP = "controllers/test_hop.py"
 HOP_BELIEFS = "controllers/test_hop_beliefs.py"
 OTHER_MINDS = "learners/test_other_minds.py"
 INTENTIONS = "modules/test_intentions.py"
+SHAPING = "envs/test_shaping_game.py"
 
 
 def _of(file: str, tests: str, *changes: tuple[str, str]) -> list[Mutant]:
@@ -1012,8 +1013,8 @@ MUTANTS: list[Mutant] = [
     ),
     *_of(
         "controllers/basic_controller.py",
-        "controllers/test_basic_controller.py::test_the_embeddings_weights_go_four_times_as_far_in_policy_and_critic",
-        ("step.at[rows].multiply(rate)", "step.at[rows].multiply(1 / rate)"),
+        "controllers/test_basic_controller.py::test_the_embeddings_weights_have_a_learning_rate_of_their_own_in_policy_and_critic",
+        ("step.at[rows].multiply(rate / lr)", "step.at[rows].multiply(rate)"),
         ('if name in ("agent", "critic") else x', 'if name == "agent" else x'),
         ("self.own_size : self.input_size, :]", ": self.input_size, :]"),
     ),
@@ -1024,13 +1025,56 @@ MUTANTS: list[Mutant] = [
     ),
     *_of(
         "learners/base.py",
-        "controllers/test_basic_controller.py::test_the_embeddings_weights_go_four_times_as_far_in_policy_and_critic",
-        ("self.mac.weighted(updates)", "updates"),
+        "controllers/test_basic_controller.py::test_the_embeddings_weights_have_a_learning_rate_of_their_own_in_policy_and_critic",
+        ("self.decayed(weighted, t_env)", "self.decayed(updates, t_env)"),
     ),
     *_of(
         "config.py",
         "test_benchmark.py::test_a_task_takes_over_the_budgets_that_it_leaves_out",
         ("before | budgets", "budgets"),
+    ),
+    # --- opponent shaping
+    *_of(
+        "envs/shaping_coins.py",
+        f"{SHAPING}::test_an_opponent_learns_to_leave_the_coins_of_an_agent_that_retaliates",
+        ("LOSS * from_other[::-1]", "LOSS * from_other"),
+        ("jnp.stack([took[0, 1], took[1, 0]])", "jnp.stack([took[0, 0], took[1, 1]])"),
+    ),
+    *_of(
+        "envs/shaping_coins.py",
+        f"{SHAPING}::test_a_player_that_cooperates_walks_around_the_others_coin_and_one_that_defects_takes_it",
+        ("& ~in_the_way", ""),
+        ("jnp.where(defects & nearer, to_other, to_own)", "to_own"),
+        ("from_other[1].astype(jnp.int32) - from_other[0]", "from_other[0].astype(jnp.int32) - from_other[1]"),
+    ),
+    *_of(
+        "envs/shaping_coins.py",
+        f"{SHAPING}::test_the_opponents_gradient_is_that_of_its_expected_return",
+        ("rewards[:, ::-1, 1].cumsum(1)[:, ::-1]", "rewards[:, :, 1].cumsum(1)"),
+        ("jnp.where(defects[1], logit, -logit)", "logit"),
+    ),
+    *_of(
+        "envs/shaping_coins.py",
+        f"{SHAPING}::test_players_decide_again_only_when_a_coin_was_taken",
+        ("jnp.where(state.decide, jax.random.uniform(key, (2,)) < chance, state.defects)", "chance > 0.5"),
+        ("uniform(key, (2,)) < chance", "uniform(key, (2,)) > chance"),
+    ),
+    *_of(
+        "envs/shaping_coins.py",
+        f"{SHAPING}::test_an_opponent_that_defects_when_behind_takes_the_coins_of_an_agent_that_went_ahead",
+        ("for sign in (1, -1))", "for sign in (1, 1))"),
+    ),
+    *_of(
+        "envs/shaping_game.py",
+        f"{SHAPING}::test_expected_payoffs_are_those_of_the_game",
+        ("theirs[:FIRST].reshape(2, 2).T)", "theirs[:FIRST].reshape(2, 2))"),
+        ("joint(own[FIRST], theirs[FIRST])", "joint(own[0], theirs[0])"),
+    ),
+    *_of(
+        "envs/shaping_game.py",
+        f"{SHAPING}::test_an_opponent_learns_to_cooperate_with_tit_for_tat_and_to_defect_otherwise",
+        ("logits + self.settings.opponent_lr * gradient", "logits - self.settings.opponent_lr * gradient"),
+        ("return self.settings.rounds * theirs, mine", "return self.settings.rounds * mine, mine"),
     ),
     # --- anticipated steps, influence, intentions
     *_of(

@@ -79,14 +79,18 @@ class CoinShaping(ShapingGame):
             k_decide, k_coins = jax.random.split(key)
             mine, theirs = (jnp.sign(sign * state.balance) + EVEN for sign in (1, -1))
             logit = logits[theirs]
-            sampled = jax.random.uniform(k_decide, (2,)) < jnp.stack([own[mine], jax.nn.sigmoid(logit)])
-            defects = jnp.where(state.decide, sampled, state.defects)
+            defects = decided(state, jnp.stack([own[mine], jax.nn.sigmoid(logit)]), k_decide)
             log_prob = jnp.where(state.decide, jax.nn.log_sigmoid(jnp.where(defects[1], logit, -logit)), 0.0)
             new, rewards = move(state._replace(defects=defects), k_coins)
             return new, (rewards, log_prob)
 
         _, played = jax.lax.scan(step, start, jax.random.split(key, self.settings.steps))
         return played
+
+
+def decided(state: Coins, chance: Float[Array, " player"], key: PRNGKeyArray) -> Bool[Array, " player"]:
+    """Whether each player defects from now on: sampled when both decide again, otherwise as before."""
+    return jnp.where(state.decide, jax.random.uniform(key, (2,)) < chance, state.defects)
 
 
 def move(state: Coins, key: PRNGKeyArray) -> tuple[Coins, Float[Array, " player"]]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from omg.envs import make
-from omg.envs.shaping_coins import BEHIND, Coins, move
+from omg.envs.shaping_coins import BEHIND, Coins, decided, move
 from omg.envs.strategies import NAMED, table_of
 from omg.utils.settings import UserError
 from tests.helpers import learn
@@ -96,13 +96,35 @@ def test_the_coin_games_rewards_and_moves_are_jaxmarls():
     assert {-2.0, -1.0, 0.0, 1.0} <= set(np.ravel(ours).tolist())
 
 
-def test_a_player_that_cooperates_walks_around_the_others_coin_and_one_that_defects_takes_the_nearer():
-    places = jnp.array([[0, 0], [2, 2]]), jnp.array([[1, 1], [1, 0]])
-    for defects, cell, reward in ((False, (0, 1), 0), (True, (1, 0), 1)):
+@pytest.mark.parametrize(("other_coin", "around"), [((1, 0), (0, 1)), ((0, 1), (1, 0))])
+def test_a_player_that_cooperates_walks_around_the_others_coin_and_one_that_defects_takes_it(other_coin, around):
+    """The own coin is two steps away, the other player's is one step away, on one of the two shortest paths."""
+    places = jnp.array([[0, 0], [2, 2]]), jnp.array([[1, 1], other_coin])
+    for defects, cell, reward in ((False, around, 0), (True, other_coin, 1)):
         state = Coins(*places, jnp.int32(0), jnp.array([defects, False]), jnp.array(False))
         new, rewards = move(state, jax.random.key(0))
         assert tuple(map(int, new.players[0])) == cell
         assert (int(rewards[0]), int(new.balance)) == (reward, -reward)
+
+
+def test_players_decide_again_only_when_a_coin_was_taken():
+    places, defects = jnp.zeros((2, 2), jnp.int32), jnp.array([True, False])
+    for decide, expected in ((False, [True, False]), (True, [False, True])):
+        state = Coins(places, places, jnp.int32(0), defects, jnp.array(decide))
+        assert decided(state, jnp.array([0.0, 1.0]), jax.random.key(0)).tolist() == expected
+
+
+def test_an_opponent_that_defects_when_behind_takes_the_coins_of_an_agent_that_went_ahead(coins):
+    """The agent takes the other's coins while the numbers are even: an opponent that retaliates costs it more coins
+    than one that defects while ahead."""
+    agent, keys = jnp.array([0.0, 1.0, 0.0]), jax.random.split(jax.random.key(4), 64)
+
+    @jax.jit
+    def mean_return(strategy):
+        logits = 40 * jnp.asarray(strategy, jnp.float32) - 20
+        return jax.vmap(lambda k: coins.game(agent, logits, k)[0][:, 0].sum())(keys).mean()
+
+    assert mean_return(COIN_STRATEGIES["retaliate"]) < mean_return((1, 0, 0)) - 2
 
 
 def test_an_opponent_learns_to_leave_the_coins_of_an_agent_that_retaliates(coins):
