@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,8 +40,11 @@ os.environ["XDG_CACHE_HOME"] = str(CACHE)
 jax.config.update("jax_compilation_cache_dir", str(CACHE / "omg-marl" / "xla"))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0 if OTHER_CACHE else 0.5)
 
-# JAX prepares a context for each of the thousands of small programs, which takes longer than to lower one.
-lowering.make_ir_context = functools.cache(lowering.make_ir_context)
+# JAX prepares a context for each of the thousands of small programs, which takes longer than to lower one. Here every
+# thread has one for all its programs. Threads must not share one: its registry of dialects is not made for that.
+new_context = lowering.make_ir_context
+context_of_thread = functools.cache(lambda thread: new_context())
+lowering.make_ir_context = lambda: context_of_thread(threading.get_ident())
 
 TWO_STEP = {
     "start": {"payoff": [[0, 0], [0, 0]], "next": [["safe", "safe"], ["risky", "risky"]]},
