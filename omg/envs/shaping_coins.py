@@ -1,7 +1,8 @@
 """Opponent shaping in the coin game. A strategy says whether to take the other's coins, by who took more so far.
 
-Two players on a torus of 3×3 cells have a coin each. A coin pays 1 to whoever takes it; if it is the other player's,
-that player loses 2. A coin that was taken appears elsewhere. Moves and rewards are those of JaxMARL's coin game.
+Two players move on a board of 3×3 cells that wraps around, and each has a coin of its own. Taking a coin pays 1; taking
+the other player's also costs that player 2. A coin that was taken appears at a random cell. Moves and rewards are those
+of JaxMARL's coin game.
 """
 
 from __future__ import annotations
@@ -119,5 +120,5 @@ def towards(
 
 
 def offset(a: Int[Array, " 2"], b: Int[Array, " 2"]) -> Int[Array, " 2"]:
-    """From cell `a` to cell `b` on the torus, -1 to 1 along each axis."""
+    """From cell `a` to cell `b` on the board, which wraps around: -1 to 1 along each axis."""
     return (b - a + 1) % SIZE - 1
