@@ -249,6 +249,22 @@ def test_stages_share_settings(tmp_path):
     assert not any(word.startswith("--with") for word in first)
 
 
+def test_a_workflow_has_variables_that_one_based_on_it_replaces(tmp_path):
+    path, other = tmp_path / "first.yaml", tmp_path / "second.yaml"
+    path.write_text(
+        "variables: {steps: 100, partners: [a, b]}\n"
+        'stages:\n- train: iql\n  t_max: "{steps}"\n'
+        '- adapt: train_iql\n  co_players: "{partners}"\n  pool: "{steps}_x"\n'
+    )
+    other.write_text(f"based_on: {path}\nvariables: {{steps: 200, partners: [c]}}\n")
+    train, adapt = (stage.words() for stage in plan_from(path, tmp_path).stages)
+    assert "--t_max=100" in train
+    assert {'--co_players=["a", "b"]', "--pool=100_x"} <= set(adapt), "a list stays a list"
+    train, adapt = (stage.words() for stage in plan_from(other, tmp_path).stages)
+    assert "--t_max=200" in train
+    assert '--co_players=["c"]' in adapt
+
+
 def test_events_are_the_steps_with_reward():
     obs = np.arange(2 * 4 * 1 * 3, dtype=np.float32).reshape(2, 4, 1, 3)
     reward = np.zeros((2, 4, 1), np.float32)

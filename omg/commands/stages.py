@@ -2,7 +2,8 @@
 
 A stage is a mapping whose first key is a verb (collect, pool, pretrain, train, evaluate, adapt, compare) with its
 subject; its other keys are settings, and `with` holds settings that several stages share. In a subject or setting,
-`{name}` stands for the folder of an earlier stage or for a variable of the budget. Finished stages stay finished.
+`{name}` stands for the folder of an earlier stage or for a variable of the file or of the budget. Finished stages stay
+finished.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def plan_of(name: str, content: Mapping[str, Any], budget: dict[str, Any], folde
     if variant is not None:
         shared[str(content["variants"]["setting"])] = variant
     env = configuration.load(Command(env_config=env_config, updates=[(k, v) for k, v in shared.items() if "." in k]))
-    variables = dict(budget.get("variables", {}))
+    variables = {**(content.get("variables") or {}), **budget.get("variables", {})}
     agents = make_env(env).spec.n_agents
     for key in [key for key in variables if key in ("steps", "response_steps")]:
         variables[f"{key}_per_seat"] = max(int(variables[key]) // agents, 1)
@@ -187,9 +188,12 @@ class _Builder:
         return Command(verb, str(subject), self.env_config, updates)
 
     def _fill(self, value: Any, after: set[str]) -> Any:
-        """A setting with the folders of earlier stages and the variables of the budget in place of their names."""
+        """A setting with the folders of earlier stages and with variables in place of their names."""
         if not isinstance(value, str):
             return value
+        alone = re.fullmatch(r"\{(\w+)\}", value)
+        if alone and alone[1] in self.variables:
+            return self.variables[alone[1]]
 
         def replace(match: re.Match) -> str:
             name = match.group(1)
@@ -204,8 +208,7 @@ class _Builder:
             known = ", ".join([*self.homes, *self.variables]) or "none"
             raise UserError(f"{value[:80]!r} names a stage that is not before it; so far there are {known}.")
 
-        filled = re.sub(r"\{([^{}]*)\}", replace, value)
-        return configuration.value_of(filled) if re.fullmatch(r"\{\w+\}", value) and filled.isdigit() else filled
+        return re.sub(r"\{([^{}]*)\}", replace, value)
 
 
 def check_trust(content: Any, command: Command) -> None:

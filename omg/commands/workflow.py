@@ -31,7 +31,7 @@ EXAMPLES = [
     "omg workflow battle --maps=[8m,3s_vs_5z] --budget=paper",
     "omg workflow hop_plus --run_dir=results/hop_plus",
 ]
-KEYS = ("env_config", "settings", "stages", "budgets", "variants", "envs")
+KEYS = ("env_config", "settings", "variables", "stages", "budgets", "variants", "envs")
 
 
 def settings(command: Command) -> list[type]:
@@ -89,7 +89,7 @@ def read(name: str) -> dict[str, Any]:
             raise UserError(f"unknown key {key!r} in workflow {name}.{nearest(key, list(KEYS))}")
     if not isinstance(content.get("stages"), list) or not content["stages"]:
         raise UserError(f"workflow {name} lists no stages.")
-    for key in ("settings", "budgets", "variants"):
+    for key in ("settings", "variables", "budgets", "variants"):
         if not isinstance(content.get(key) or {}, dict):
             raise UserError(f"{key} in workflow {name} are not key: value.")
     return content
