@@ -44,5 +44,5 @@ def open_sc2(env_args: Mapping[str, Any], seed: int) -> Any:
     try:
         from smac.env import StarCraft2Env
     except ImportError as error:
-        raise missing_package("the environment sc2", "smac", INSTALL) from error
+        raise missing_package("the environment sc2", "smac", INSTALL, error) from error
     return StarCraft2Env(**env_args, seed=seed)

@@ -41,7 +41,7 @@ def import_jaxmarl() -> ModuleType:
         with silenced():
             import jaxmarl
     except ImportError as error:
-        raise missing_package("this environment", "jaxmarl", "pip install jaxmarl") from error
+        raise missing_package("this environment", "jaxmarl", "pip install jaxmarl", error) from error
     return jaxmarl
 
 

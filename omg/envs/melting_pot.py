@@ -56,7 +56,7 @@ def open_melting_pot(env_args: Mapping[str, Any], seed: int) -> Substrate:
         import meltingpot
         import shimmy
     except ImportError as error:
-        raise missing_package("Melting Pot", error.name or "shimmy", INSTALL) from error
+        raise missing_package("Melting Pot", error.name or "shimmy", INSTALL, error) from error
     known = sorted(meltingpot.substrate.SUBSTRATES)
     if s.substrate not in known:
         raise UserError(

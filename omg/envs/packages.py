@@ -1,4 +1,4 @@
-"""Optional packages: the error for one that is not installed, and imports without their console output."""
+"""Optional packages: the error for one that cannot be imported, and imports without their console output."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from omg.utils.settings import UserError
 
 
-def missing_package(user: str, package: str, command: str) -> UserError:
-    """The error for a package that is not installed: what needs it, its name, and the command that installs it."""
-    return UserError(f"{user} needs the package {package}, which is not installed: {command}.")
+def missing_package(user: str, package: str, command: str, error: ImportError) -> UserError:
+    """The error for a package that cannot be imported: what needs it, why it fails, and how to install it."""
+    absent = isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == package
+    why = "is not installed" if absent else f"cannot be imported ({error})"
+    return UserError(f"{user} needs the package {package}, which {why}: {command}.")
 
 
 @contextlib.contextmanager

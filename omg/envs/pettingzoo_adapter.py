@@ -31,7 +31,7 @@ try:
     from pettingzoo import ParallelEnv
 except ImportError as error:
     raise missing_package(
-        "this", "pettingzoo", "pip install pettingzoo mpe2 (or pip install 'omg-marl[pettingzoo]')"
+        "this", "pettingzoo", "pip install pettingzoo mpe2 (or pip install 'omg-marl[pettingzoo]')", error
     ) from error
 
 

@@ -116,3 +116,16 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatc
         monkeypatch.delitem(sys.modules, module, raising=False)
     with pytest.raises(UserError, match=f"needs the package {package}, which is not installed: {command}"):
         make(name)
+
+
+@pytest.mark.parametrize(
+    ("line", "why"), [("import absent", "No module named 'absent'"), ("from json import absent", "cannot import name")]
+)
+def test_a_package_that_fails_to_import_is_not_called_missing(monkeypatch, tmp_path, line, why):
+    for loaded in [loaded for loaded in sys.modules if loaded.partition(".")[0] == "smac"]:
+        monkeypatch.delitem(sys.modules, loaded)
+    (tmp_path / "smac").mkdir()
+    (tmp_path / "smac" / "__init__.py").write_text(line)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(UserError, match=f"smac, which cannot be imported .{why}.*: pip install git"):
+        make("sc2")
