@@ -398,7 +398,9 @@ MUTANTS: list[Mutant] = [
         "evaluation/test_scores.py",
         ("(returns - self.random) / (self.best - self.random)", "(returns - self.random) / self.best"),
         ("gain = self.best - self.random", "gain = self.best"),
-        ("scores[row, np.arange(partners)]", "scores.ravel()[row % scores.size]"),
+        ("x[rng.integers(len(x), size=len(x))] for x in tasks", "rng.choice(x.ravel(), x.shape) for x in tasks"),
+        ("_resampled(better, 0) - _resampled(worse, 1)", "_resampled(better, 0) - _resampled(worse, 0)"),
+        ("_iqm(better) - _iqm(worse)", "_iqm(worse) - _iqm(better)"),
         ("0.5 * (x[:, None] == y)", "0.0 * (x[:, None] == y)"),
     ),
     # --- on-policy learners

@@ -91,6 +91,30 @@ def test_finished_stages_are_not_repeated_and_other_tasks_stay_in_the_table(fold
     assert {row["task"] for row in rows_of(folder)} == {"small", "another"}
 
 
+def test_several_tasks_are_also_scored_together(tmp_path, monkeypatch, capsys):
+    earned = {
+        "chicken": {"base": (0.2, 0.4), "liam": (0.5, 0.7)},
+        "matching_pennies": {"base": (0.6, 0.8), "liam": (0.7, 0.9)},
+    }
+
+    def rows(task, folder, methods):
+        return [
+            {"task": task.name, "method": m, "partner": "a", "seed": seed, "return": 0.0, "score": score}
+            for m in methods
+            for seed, score in enumerate(earned[task.name][m])
+        ]
+
+    monkeypatch.setattr(stages, "run_plan", lambda *args, **options: 0)
+    monkeypatch.setattr(benchmark, "score", rows)
+    words = ["benchmark", "chicken", "matching_pennies", "--methods=base,liam", f"--run_dir={tmp_path}"]
+    assert main(words) == 0
+    shown = capsys.readouterr().err
+    assert "chicken, matching_pennies together" in shown
+    (line,) = [line for line in shown.splitlines() if "liam" in line]
+    assert "0.700 [0.600, 0.800]" in line
+    assert "+0.200 [" in line, "minus base"
+
+
 def test_partners_and_bounds_of_the_zoo_are_used_instead_of_new_ones(folder, tmp_path, monkeypatch):
     """The pool and the bounds that a benchmark made go into the zoo; a second benchmark only trains the method."""
     made = folder / "all" / "small"

@@ -27,9 +27,10 @@ from omg.evaluation.scoreboard import (
     returns_of,
     scripted_returns,
     show,
+    show_together,
     write_rows,
 )  # fmt: skip
-from omg.evaluation.scores import Bounds, stratified
+from omg.evaluation.scores import Bounds, estimate_scores
 from omg.learners.am_learner import VAESettings
 from omg.opponents import REGISTRY as scripted_REGISTRY
 from omg.opponents import zoo
@@ -158,6 +159,8 @@ def main(command: Command) -> int:
             say(f"one episode: {plan.folder / replay_of(task, methods) / 'replay.gif'}")
         if budget == "tiny":
             say(what_next(task, plan.folder, methods, command))
+    if len(tasks) > 1:
+        show_together(rows, [task.name for task in tasks], methods)
     print(folder)
     return 0
 
@@ -308,7 +311,7 @@ def score(task: Task, folder: Path, methods: Sequence[str]) -> list[dict[str, An
     found = known.returns | tested
     bounds = Bounds(found["random"][0], found["best_response"][0])
     scores = {name: bounds.score(returns) for name, returns in found.items()}
-    estimates = {name: stratified(s) for name, s in scores.items()}
+    estimates = {name: estimate_scores(s) for name, s in scores.items()}
     order = [*(b for b in BOUNDS if b in found), *tested]
     show(task.name, order, estimates, scores, known.strongest, len(known.partners))
     draw(folder / "scores.png", task.name, order, estimates)

@@ -17,7 +17,7 @@ from omg.controllers.scripted_controller import ScriptedMAC
 from omg.envs import MultiAgentEnv
 from omg.evaluation.encounters import Encounter
 from omg.evaluation.figures import COLOURS, plain, pyplot, save
-from omg.evaluation.scores import probability_of_improvement
+from omg.evaluation.scores import difference, estimate_scores, probability_of_improvement, scores_of
 from omg.evaluation.statistics import Estimate
 from omg.opponents import REGISTRY as scripted_REGISTRY
 from omg.opponents.pool import Pool
@@ -105,17 +105,35 @@ def show(
         table.add_column(column)
     for name in order:
         e = estimates[name]
-        shown = f"{e.iqm:.3f}" + (f" [{e.low:.3f}, {e.high:.3f}]" if e.n > 1 else "")
         improves = ""
         if "base" in scores and name not in (*BOUNDS, "base"):
             p = probability_of_improvement(scores[name], scores["base"])
             improves = f"{p.mean:.2f}" + (f" [{p.low:.2f}, {p.high:.2f}]" if p.n > 1 else "")
         label = f"scripted ({strongest})" if name == "scripted" else name
-        table.add_row(label, shown, f"{e.mean:.3f}", improves)
+        table.add_row(label, shown(e), f"{e.mean:.3f}", improves)
     console.print(table)
     if "blind" in estimates:
         knowing = estimates["oracle"].mean - estimates["blind"].mean
         say(f"value of knowing the partner (oracle minus blind): {knowing:.3f}")
+
+
+def show_together(rows: Sequence[Mapping[str, Any]], tasks: Sequence[str], methods: Sequence[str]) -> None:
+    """Every method over several tasks, with the rows of `benchmark.csv`."""
+    scores = {
+        method: [scores_of([r for r in rows if (r["task"], r["method"]) == (task, method)])[1] for task in tasks]
+        for method in methods
+    }
+    table = Table(title=f"{', '.join(tasks)} together: mean of the tasks' interquartile means [95 % interval]")
+    for column in ("", "score", "minus base"):
+        table.add_column(column)
+    for method, found in scores.items():
+        above = difference(found, scores["base"]) if "base" in scores and method != "base" else None
+        table.add_row(method, shown(estimate_scores(*found)), shown(above, "+") if above else "")
+    console.print(table)
+
+
+def shown(e: Estimate, sign: str = "") -> str:
+    return f"{e.iqm:{sign}.3f}" + (f" [{e.low:{sign}.3f}, {e.high:{sign}.3f}]" if e.n > 1 else "")
 
 
 def draw(path: Path, task: str, order: Sequence[str], estimates: Mapping[str, Estimate]) -> None:

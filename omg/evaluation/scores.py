@@ -6,7 +6,8 @@ trained with that partner alone.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -31,18 +32,50 @@ class Bounds(NamedTuple):
         return (returns - self.random) / (self.best - self.random)
 
 
-def stratified(scores: Float[np.ndarray, "seed partner"]) -> Estimate:
-    """Mean and interquartile mean over seeds and partners; the interval is that of the interquartile mean.
+def scores_of(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], np.ndarray]:
+    """The partners, and `[seed, partner]`: the scores in the rows of one task and method."""
+    partners = list(dict.fromkeys(row["partner"] for row in rows))
+    by_seed: dict[Any, dict[str, float]] = {}
+    for row in rows:
+        by_seed.setdefault(row["seed"], {})[row["partner"]] = float(row["score"])
+    return partners, np.array([[of_seed[partner] for partner in partners] for of_seed in by_seed.values()])
 
-    The bootstrap is stratified: for every partner the seeds are resampled by themselves. With one seed there is no
-    interval.
+
+def estimate_scores(*tasks: Float[np.ndarray, "_ _"]) -> Estimate:
+    """Mean and interquartile mean over seeds and partners (`[seed, partner]`); those of several tasks are averaged.
+
+    The interval is that of the interquartile mean. The bootstrap resamples whole seeds, in every task by itself: the
+    scores of one agent with its partners rise and fall together. With one seed there is no interval.
     """
-    seeds, partners = scores.shape
-    rows = np.random.default_rng(0).integers(seeds, size=(RESAMPLES, seeds, partners))
-    found = [interquartile_mean(scores[row, np.arange(partners)]) for row in rows] if seeds > 1 else []
-    iqm = interquartile_mean(scores)
-    low, high = np.percentile(found, [2.5, 97.5]) if found else (iqm, iqm)
-    return Estimate(float(scores.mean()), iqm, float(low), float(high), seeds)
+    mean, iqm = np.mean([x.mean() for x in tasks]), _iqm(tasks)
+    return Estimate(float(mean), iqm, *_interval(_resampled(tasks, 0), iqm), min(map(len, tasks)))
+
+
+def difference(better: Sequence[np.ndarray], worse: Sequence[np.ndarray]) -> Estimate:
+    """One method's interquartile mean minus another's on the same tasks, `[seed, partner]` for each task."""
+    mean = np.mean([x.mean() - y.mean() for x, y in zip(better, worse, strict=True)])
+    iqm = _iqm(better) - _iqm(worse)
+    interval = _interval(_resampled(better, 0) - _resampled(worse, 1), iqm)
+    return Estimate(float(mean), iqm, *interval, min(map(len, [*better, *worse])))
+
+
+def _iqm(tasks: Sequence[np.ndarray]) -> float:
+    return float(np.mean([interquartile_mean(x) for x in tasks]))
+
+
+def _resampled(tasks: Sequence[np.ndarray], seed: int) -> np.ndarray:
+    """The interquartile means of samples with replacement; not-a-number where a task has one seed only."""
+    rng = np.random.default_rng(seed)
+    if min(map(len, tasks)) == 1:
+        return np.full(RESAMPLES, np.nan)
+    return np.array([_iqm([x[rng.integers(len(x), size=len(x))] for x in tasks]) for _ in range(RESAMPLES)])
+
+
+def _interval(found: np.ndarray, value: float) -> tuple[float, float]:
+    if np.isnan(found).any():
+        return value, value
+    low, high = np.percentile(found, [2.5, 97.5])
+    return float(low), float(high)
 
 
 def probability_of_improvement(
@@ -54,9 +87,7 @@ def probability_of_improvement(
         return float(((x[:, None] > y) + 0.5 * (x[:, None] == y)).mean())
 
     rng, value = np.random.default_rng(0), probability(better, worse)
-    found = []
-    for _ in range(RESAMPLES if min(len(better), len(worse)) > 1 else 0):
-        x, y = (s[rng.integers(len(s), size=s.shape), np.arange(s.shape[1])] for s in (better, worse))
-        found.append(probability(x, y))
-    low, high = np.percentile(found, [2.5, 97.5]) if found else (value, value)
-    return Estimate(value, value, float(low), float(high), len(better))
+    if min(len(better), len(worse)) == 1:
+        return Estimate(value, value, value, value, 1)
+    found = [probability(*(x[rng.integers(len(x), size=len(x))] for x in (better, worse))) for _ in range(RESAMPLES)]
+    return Estimate(value, value, *_interval(np.array(found), value), len(better))

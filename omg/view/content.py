@@ -20,7 +20,7 @@ import numpy as np
 import omg
 from omg.evaluation import plots, runs
 from omg.evaluation.runs import EPISODE
-from omg.evaluation.scores import stratified
+from omg.evaluation.scores import estimate_scores, scores_of
 from omg.utils.settings import UserError
 
 POOL, BENCHMARK, CROSSPLAY, EMBEDDINGS = "pool.json", "benchmark.csv", "crossplay.csv", "embeddings.json"
@@ -173,7 +173,7 @@ def _pool(path: Path) -> dict[str, Any]:
 
 
 def _benchmark(path: Path) -> dict[str, Any]:
-    """For every task and method the interquartile mean of its scores, with its interval over seeds and partners."""
+    """For every task and method the interquartile mean of its scores, with its interval over seeds."""
     with path.open() as file:
         rows = list(csv.DictReader(file))
     tasks: dict[str, dict[str, list[dict[str, str]]]] = {}
@@ -185,12 +185,8 @@ def _benchmark(path: Path) -> dict[str, Any]:
 
 
 def _method(name: str, rows: Sequence[dict[str, str]]) -> dict[str, Any]:
-    partners = list(dict.fromkeys(row["partner"] for row in rows))
-    by_seed: dict[str, dict[str, float]] = {}
-    for row in rows:
-        by_seed.setdefault(row["seed"], {})[row["partner"]] = float(row["score"])
-    scores = np.array([[of_seed[partner] for partner in partners] for of_seed in by_seed.values()])
-    found = stratified(scores)
+    partners, scores = scores_of(rows)
+    found = estimate_scores(scores)
     each = [{"partner": p, "score": round(float(s), 4)} for p, s in zip(partners, scores.mean(0), strict=True)]
     return {
         "method": name, "score": found.iqm, "low": found.low, "high": found.high, "seeds": found.n, "partners": each,

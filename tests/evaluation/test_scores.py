@@ -1,4 +1,4 @@
-"""Scores with partners: 0 is random play, 1 a best response; intervals over seeds and partners."""
+"""Scores with partners: 0 is random play, 1 a best response; intervals over seeds."""
 
 import csv
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from omg.commands import benchmark, stages
-from omg.evaluation.scores import Bounds, probability_of_improvement, stratified
+from omg.evaluation.scores import Bounds, difference, estimate_scores, probability_of_improvement
 from omg.utils.settings import UserError
 
 
@@ -19,15 +19,34 @@ def test_random_play_scores_zero_and_a_best_response_one():
     assert Bounds(np.array([1.0, 2.0]), np.array([1.0, 1.0])).usable(0.05).tolist() == [False, False]
 
 
-def test_the_interval_is_stratified_by_partner():
+def test_the_interval_is_over_seeds_whatever_the_partners():
     """Partners that differ widely, seeds that hardly do: an interval over seeds is narrow, one over all values wide."""
-    scores = np.array([[0.0, 0.5, 1.0, 0.5], [0.01, 0.51, 0.99, 0.49], [0.02, 0.5, 0.98, 0.5]])
-    found = stratified(scores)
+    scores = np.array([[0.0, 0.5, 1.0, 0.5], [0.01, 0.51, 0.99, 0.51], [0.02, 0.5, 0.98, 0.49]])
+    found = estimate_scores(scores)
     assert found.iqm == pytest.approx(0.5, abs=0.01)
     assert found.mean == pytest.approx(scores.mean())
     assert 0 < found.high - found.low < 0.02
-    alone = stratified(scores[:1])
+    alone = estimate_scores(scores[:1])
     assert alone.low == alone.high == alone.iqm
+
+
+def test_the_scores_of_one_agent_with_all_partners_are_resampled_together():
+    """One of four agents is bad with every partner: that an interval holds it does not depend on how many there are."""
+    for partners in (4, 400):
+        found = estimate_scores(np.repeat([[1.0], [1.0], [1.0], [0.0]], partners, 1))
+        assert found.low < 0.6
+        assert found.high == 1
+
+
+def test_scores_of_several_tasks_are_averaged_and_methods_compared_on_the_same_tasks():
+    base = [np.full((3, 2), 0.5), np.array([[0.0, 0.0], [0.1, 0.1], [0.2, 0.2]])]
+    better = [np.full((3, 4), 0.7), np.array([[0.2], [0.3], [0.4]])]
+    found = estimate_scores(*base)
+    assert found.iqm == pytest.approx(0.3)
+    assert found.low < 0.3 < found.high
+    gain = difference(better, base)
+    assert gain.iqm == gain.mean == pytest.approx(0.2)
+    assert 0.1 < gain.low < 0.2 < gain.high < 0.3
 
 
 def test_the_probability_of_improvement_counts_pairs_of_seeds():

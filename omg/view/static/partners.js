@@ -27,7 +27,7 @@ function benchmark({ id, tasks }) {
   return tasks.flatMap(({ task, methods }) => {
     const ends = methods.flatMap((m) => [m.low, m.high, m.score]);
     const low = Math.min(0, ...ends), high = Math.max(1, ...ends), at = (v) => `${(100 * (v - low)) / (high - low)}%`;
-    return [h("h2", {}, `${task}: scores with unseen partners`), h("p", { class: "quiet" }, `${id} · 0: random play, 1: a best response to each partner; interquartile means and 95 % intervals over seeds and partners`),
+    return [h("h2", {}, `${task}: scores with unseen partners`), h("p", { class: "quiet" }, `${id} · 0: random play, 1: a best response to each partner; interquartile means and 95 % intervals over seeds`),
       h("div", { class: "card scroll" }, h("table", { class: "benchmark" },
         h("thead", {}, h("tr", {}, ...["method", "score", "interval", "", "seeds", "partners"].map((name) => h("th", NUMBERS.has(name) ? { class: "number" } : {}, name)))),
         h("tbody", {}, ...methods.map((m) => h("tr", {}, h("td", {}, m.method), h("td", { class: "number" }, fixed(m.score)),
