@@ -47,6 +47,8 @@ def test_scores_of_several_tasks_are_averaged_and_methods_compared_on_the_same_t
     gain = difference(better, base)
     assert gain.iqm == gain.mean == pytest.approx(0.2)
     assert 0.1 < gain.low < 0.2 < gain.high < 0.3
+    same = difference(base, base)
+    assert same.low < same.iqm == 0 < same.high, "agents of two methods are resampled independently"
 
 
 def test_the_probability_of_improvement_counts_pairs_of_seeds():
