@@ -186,12 +186,12 @@ def lineage(name: str, folder: str = "algs") -> dict[str, Config]:
 
 
 def inherited(folder: str, name: str) -> Config:
-    """A task or workflow, with the keys and the budgets that it leaves out from the one that it is `based_on`."""
+    """A task or workflow: keys, budgets and variables that it leaves out are those of the one that it is `based_on`."""
     found: Config = {}
     for own in lineage(name, folder).values():
-        before, budgets = found.get("budgets"), own.get("budgets")
-        if isinstance(before, dict) and isinstance(budgets, dict):
-            own["budgets"] = before | budgets
+        for key in ("budgets", "variables"):
+            if isinstance(found.get(key), dict) and isinstance(own.get(key), dict):
+                own[key] = found[key] | own[key]
         found |= own
     return found
 

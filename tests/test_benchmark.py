@@ -115,6 +115,11 @@ def test_several_tasks_are_also_scored_together(tmp_path, monkeypatch, capsys):
     assert "+0.200 [" in line, "minus base"
 
 
+def test_a_task_that_is_named_twice_is_refused(tmp_path, capsys):
+    assert main(["benchmark", "chicken", "chicken", f"--run_dir={tmp_path}"]) == 2
+    assert "every task is named once" in capsys.readouterr().err
+
+
 def test_partners_and_bounds_of_the_zoo_are_used_instead_of_new_ones(folder, tmp_path, monkeypatch):
     """The pool and the bounds that a benchmark made go into the zoo; a second benchmark only trains the method."""
     made = folder / "all" / "small"

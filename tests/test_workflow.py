@@ -256,13 +256,33 @@ def test_a_workflow_has_variables_that_one_based_on_it_replaces(tmp_path):
         'stages:\n- train: iql\n  t_max: "{steps}"\n'
         '- adapt: train_iql\n  co_players: "{partners}"\n  pool: "{steps}_x"\n'
     )
-    other.write_text(f"based_on: {path}\nvariables: {{steps: 200, partners: [c]}}\n")
+    other.write_text(f"based_on: {path}\nvariables: {{steps: 200}}\n")
     train, adapt = (stage.words() for stage in plan_from(path, tmp_path).stages)
     assert "--t_max=100" in train
     assert {'--co_players=["a", "b"]', "--pool=100_x"} <= set(adapt), "a list stays a list"
     train, adapt = (stage.words() for stage in plan_from(other, tmp_path).stages)
     assert "--t_max=200" in train
-    assert '--co_players=["c"]' in adapt
+    assert '--co_players=["a", "b"]' in adapt, "what the second does not replace is as in the first"
+    budget = {"variables": {"steps": 300}}
+    train, _ = (stage.words() for stage in plan_of("other", read(str(other)), budget, tmp_path, None).stages)
+    assert "--t_max=300" in train, "a budget overrides the file"
+
+
+@pytest.mark.parametrize(
+    ("variables", "setting", "hint"),
+    [
+        ({"where": "{collect_rules}"}, "{where}", "cannot name a stage"),
+        ({"many": [1, 2]}, "{many}_x", "not a part of a text"),
+        ({"steps": "many"}, "{steps}", "steps takes a whole number"),
+        ([1], "x", "variables in workflow .* are not key: value"),
+    ],
+)
+def test_a_mistake_in_a_variable_raises_a_user_error(tmp_path, variables, setting, hint):
+    path = tmp_path / "wrong.yaml"
+    stages_of = [{"collect": "rules"}, {"train": "iql", "run_dir": setting}]
+    path.write_text(yaml.safe_dump({"variables": variables, "stages": stages_of}, sort_keys=False))
+    with pytest.raises(UserError, match=hint):
+        plan_from(path, tmp_path)
 
 
 def test_events_are_the_steps_with_reward():

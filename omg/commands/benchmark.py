@@ -46,8 +46,8 @@ Trains methods with the training partners of a task and scores them with its uns
 play and 1 for the best response that is known: an agent trained with that partner alone, or a scripted policy. The
 table also has the best scripted policy, the oracle (trained with the unseen partners and given their identity) and,
 except with --budget=tiny, the blind learner (the same without the identity): the oracle minus the blind learner is the
-task's value of knowing. The best scripted policy is chosen by its scores with these partners. Finished stages are not
-repeated.
+task's value of knowing. The best scripted policy is chosen by its scores with these partners. Several tasks are also
+scored together, and every method minus base. Finished stages are not repeated.
 
 options:
   --methods=base,liam,…  which methods to train: base, naive, liam, omg, omg_plus, meliba, mix (default: all; with the
@@ -139,6 +139,8 @@ def main(command: Command) -> int:
     folder = check_writable(Path(str(command.get("run_dir") or results / f"benchmark_{budget}")))
     new_partners = convert(command.get("new_partners", False), bool, "new_partners")
     tasks = [read(name, budget, new_partners) for name in command.words]
+    if len({task.name for task in tasks}) < len(tasks):
+        raise UserError(f"{' '.join(command.words)}: every task is named once, and two files have two names.")
     usual = QUICK if command.get("budget") == "tiny" else METHODS
     methods = methods_of(command.get("methods", list(usual)), tasks)
     for task in tasks:

@@ -93,14 +93,18 @@ def plan_of(name: str, content: Mapping[str, Any], budget: dict[str, Any], folde
         shared[str(content["variants"]["setting"])] = variant
     env = configuration.load(Command(env_config=env_config, updates=[(k, v) for k, v in shared.items() if "." in k]))
     variables = {**(content.get("variables") or {}), **budget.get("variables", {})}
+    for key, value in variables.items():
+        if re.search(r"\{\w+\}", str(value)):
+            raise UserError(f"the variable {key} is {value!r}: a variable cannot name a stage or another variable.")
     agents = make_env(env).spec.n_agents
     for key in [key for key in variables if key in ("steps", "response_steps")]:
-        variables[f"{key}_per_seat"] = max(int(variables[key]) // agents, 1)
+        variables[f"{key}_per_seat"] = max(convert(variables[key], int, key) // agents, 1)
     if "steps" in variables:
         # Intervals count the steps of all seats, as `steps` does.
+        steps = convert(variables["steps"], int, "steps")
         variables = {
-            "test_interval": max(int(variables["steps"]) // TESTS, 1),
-            "log_interval": max(int(variables["steps"]) // POINTS, 1),
+            "test_interval": max(steps // TESTS, 1),
+            "log_interval": max(steps // POINTS, 1),
             **variables,
         }
     if content.get("envs"):
@@ -192,7 +196,7 @@ class _Builder:
         if not isinstance(value, str):
             return value
         alone = re.fullmatch(r"\{(\w+)\}", value)
-        if alone and alone[1] in self.variables:
+        if alone and alone[1] in self.variables and alone[1] not in {*self.homes, *self.skipped}:
             return self.variables[alone[1]]
 
         def replace(match: re.Match) -> str:
@@ -203,6 +207,8 @@ class _Builder:
             if name in self.skipped:
                 after.add(name)
                 return ""
+            if isinstance(self.variables.get(name), list | dict):
+                raise UserError(f"{value[:80]!r}: the variable {name} is a list or mapping, not a part of a text.")
             if name in self.variables:
                 return str(self.variables[name])
             known = ", ".join([*self.homes, *self.variables]) or "none"

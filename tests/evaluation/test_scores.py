@@ -58,6 +58,25 @@ def test_the_probability_of_improvement_counts_pairs_of_seeds():
     assert probability_of_improvement(y, x).mean == pytest.approx((0.25 + 0.5) / 2)
 
 
+def test_the_interval_of_an_improvement_is_over_seeds_too():
+    for partners in (4, 400):
+        worse, better = np.full((4, partners), 0.5), np.repeat([[1.0], [1.0], [1.0], [0.0]], partners, 1)
+        found = probability_of_improvement(better, worse)
+        assert (found.mean, found.n) == (0.75, 4)
+        assert found.low < 0.3
+        assert found.high == 1
+    alone = probability_of_improvement(better[:1], worse)
+    assert (alone.low, alone.high, alone.n) == (1, 1, 1)
+
+
+def test_a_task_with_one_seed_leaves_no_interval():
+    several, one = np.array([[0.1], [0.2], [0.3]]), np.array([[0.6, 0.6]])
+    found = estimate_scores(several, one)
+    assert found.n == 1
+    assert found.low == found.high == found.iqm == pytest.approx(0.4)
+    assert difference([several, one], [several, several]).n == 1
+
+
 def test_returns_are_read_by_seed_and_partner(tmp_path):
     path = tmp_path / "opponents.csv"
     with path.open("w", newline="") as file:
