@@ -1033,7 +1033,7 @@ MUTANTS: list[Mutant] = [
     *_of(
         "config.py",
         "test_benchmark.py::test_a_task_takes_over_the_budgets_that_it_leaves_out",
-        ("before | budgets", "budgets"),
+        ("found[key] | own[key]", "own[key]"),
     ),
     # --- opponent shaping
     *_of(
