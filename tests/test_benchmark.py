@@ -93,14 +93,14 @@ def test_finished_stages_are_not_repeated_and_other_tasks_stay_in_the_table(fold
 
 def test_several_tasks_are_also_scored_together(tmp_path, monkeypatch, capsys):
     earned = {
-        "chicken": {"base": (0.2, 0.4), "liam": (0.5, 0.7)},
-        "matching_pennies": {"base": (0.6, 0.8), "liam": (0.7, 0.9)},
+        "chicken": {"base": (0.2, 0.4), "liam": (0.5, 0.7), "zoo_base": (0.25,), "zoo_liam": (0.1,)},
+        "matching_pennies": {"base": (0.6, 0.8), "liam": (0.7, 0.9), "zoo_base": (0.65,), "zoo_liam": (0.1,)},
     }
 
     def rows(task, folder, methods):
         return [
             {"task": task.name, "method": m, "partner": "a", "seed": seed, "return": 0.0, "score": score}
-            for m in methods
+            for m in earned[task.name]
             for seed, score in enumerate(earned[task.name][m])
         ]
 
@@ -110,9 +110,11 @@ def test_several_tasks_are_also_scored_together(tmp_path, monkeypatch, capsys):
     assert main(words) == 0
     shown = capsys.readouterr().err
     assert "chicken, matching_pennies together" in shown
-    (line,) = [line for line in shown.splitlines() if "liam" in line]
+    (line,) = [line for line in shown.splitlines() if " liam" in line]
     assert "0.700 [0.600, 0.800]" in line
     assert "+0.200 [" in line, "minus base"
+    (line,) = [line for line in shown.splitlines() if "zoo_base" in line]
+    assert [cell.strip() for cell in line.split("│")[2:4]] == ["0.450", "-0.050"], "agents that ship, with one seed"
 
 
 def test_a_task_that_is_named_twice_is_refused(tmp_path, capsys):

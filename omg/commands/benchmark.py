@@ -162,7 +162,9 @@ def main(command: Command) -> int:
         if budget == "tiny":
             say(what_next(task, plan.folder, methods, command))
     if len(tasks) > 1:
-        show_together(rows, [task.name for task in tasks], methods)
+        shipped = [[title_of(agent) for agent in task.shipped] for task in tasks]
+        of_all = [name for name in shipped[0] if all(name in names for names in shipped)]
+        show_together(rows, [task.name for task in tasks], [*of_all, *methods])
     print(folder)
     return 0
 

@@ -123,7 +123,7 @@ def show_together(rows: Sequence[Mapping[str, Any]], tasks: Sequence[str], metho
         method: [scores_of([r for r in rows if (r["task"], r["method"]) == (task, method)])[1] for task in tasks]
         for method in methods
     }
-    seeds = min(len(x) for found in scores.values() for x in found)
+    seeds = max(len(x) for found in scores.values() for x in found)
     interval = "[95 % interval]" if seeds > 1 else "(one seed)"
     table = Table(title=f"{', '.join(tasks)} together: mean of the tasks' interquartile means {interval}")
     for column in ("", "score", "minus base"):
