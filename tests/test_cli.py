@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,8 @@ from omg.envs import make
 from omg.evaluation.recording import record_team
 from omg.evaluation.replay import save_replay
 from omg.opponents import REGISTRY as scripted
+from omg.training.restore import goes_on, start_of
+from omg.training.settings import RunSettings
 from omg.utils import checkpoints
 from omg.utils.files import check_writable
 from omg.utils.jobs import Engine, run_jobs
@@ -94,14 +97,27 @@ def test_load_step_selects_the_nearest_checkpoint(run_dir):
 
 
 @pytest.mark.slow
-def test_a_new_run_starts_from_a_saved_model(run_dir, tmp_path):
-    words = [*QUICK, f"--run_dir={tmp_path / 'next'}", f"--checkpoint_path={run_dir}", "--t_max=260"]
+@pytest.mark.parametrize("more", [[], ["--resume"]], ids=["once", "resumable"])
+def test_a_new_run_starts_from_a_saved_model(run_dir, tmp_path, more):
+    words = [*QUICK, *more, f"--run_dir={tmp_path / 'next'}", f"--checkpoint_path={run_dir}", "--t_max=260"]
     assert main(words) == 0
     points = [json.loads(line) for line in (tmp_path / "next/metrics.jsonl").read_text().splitlines()]
     assert points[0]["t_env"] == 200
     assert points[-1]["t_env"] >= 260
     trained = json.loads((run_dir / "summary.json").read_text())
     assert points[0]["test_return_mean"] == trained["test_return_mean"]
+
+
+def test_a_resumable_run_starts_from_a_saved_model_until_it_has_a_checkpoint_of_its_own(run_dir, tmp_path):
+    home = tmp_path / "run"
+    run = RunSettings(resume=True, run_dir=str(home), checkpoint_path=str(run_dir))
+    found = start_of(run, home)
+    assert found.path == run_dir / "checkpoints/200"
+    assert not goes_on(run, found)
+    shutil.copytree(run_dir / "checkpoints/150", home / "checkpoints/150")
+    own = start_of(run, home)
+    assert own.path == home / "checkpoints/150"
+    assert goes_on(run, own)
 
 
 @pytest.mark.slow

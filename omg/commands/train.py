@@ -25,7 +25,7 @@ from omg.evaluation.figures import learning_curve
 from omg.evaluation.recording import check_render, record_focal, record_team
 from omg.evaluation.replay import save_replay
 from omg.training import hosts
-from omg.training.restore import check_seeds, load_learner, start_of
+from omg.training.restore import check_seeds, goes_on, load_learner, start_of
 from omg.training.settings import RunSettings
 from omg.training.trainer import Trainer
 from omg.utils import checkpoints, device
@@ -186,7 +186,7 @@ def prepare(config: dict[str, Any], folder: Path) -> Prepared:
     if run.save_replay:
         check_render(experiment.env)
     if checkpoint is not None:
-        if not run.resume and checkpoint.t_env >= experiment.settings.t_max:
+        if not goes_on(run, checkpoint) and checkpoint.t_env >= experiment.settings.t_max:
             seats = experiment.settings.t_max // run.t_max
             raise UserError(
                 f"the model already has {checkpoint.t_env} steps: --t_max must be larger than "
@@ -242,7 +242,7 @@ def train(experiment: Experiment, folder: Path, checkpoint: checkpoints.Checkpoi
     # Folder, resuming, devices and hosts are not part of the experiment: without them it can be repeated elsewhere.
     machines = dict.fromkeys(("devices", "coordinator", "hosts", "host"))
     config = experiment.config | {"run_dir": None, "resume": False} | machines
-    resume_at = None if not run.resume else (checkpoint.t_env if checkpoint else -1)
+    resume_at = None if not run.resume else (checkpoint.t_env if checkpoint and goes_on(run, checkpoint) else -1)
     tracker = make_tracker(run.tracker if hosts.leads() else None, folder, config)
     with Interrupts() as stop, Logger(folder, run.use_tensorboard, _run, resume_at, run.all_seeds, tracker) as logger:
         if not (folder / "config.yaml").exists():

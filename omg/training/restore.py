@@ -16,17 +16,23 @@ from omg.utils.settings import UserError
 
 
 def start_of(run: RunSettings, folder: Path) -> checkpoints.Checkpoint | None:
-    """What the run starts from: its own newest checkpoint, another run's model, or nothing."""
-    if not run.resume:
-        if zoo.in_zoo(run.checkpoint_path):
-            raise UserError("an agent of the zoo can be tested (omg evaluate), not trained further.")
-        return checkpoints.find_model(Path(run.checkpoint_path), run.load_step) if run.checkpoint_path else None
-    checkpoint, complaints = checkpoints.newest_whole(folder / "checkpoints")
-    for complaint in complaints:
-        say(f"skipped: {complaint}", "yellow")
-    if checkpoint is None and (folder / "config.yaml").exists():
-        say(f"{folder} holds no complete checkpoint yet: starting over in the same folder.", "yellow")
-    return checkpoint
+    """What the run starts from: its own newest checkpoint (`resume`), another run's model, or nothing."""
+    if run.resume:
+        checkpoint, complaints = checkpoints.newest_whole(folder / "checkpoints")
+        for complaint in complaints:
+            say(f"skipped: {complaint}", "yellow")
+        if checkpoint:
+            return checkpoint
+        if (folder / "config.yaml").exists():
+            say(f"{folder} holds no complete checkpoint yet: starting over in the same folder.", "yellow")
+    if zoo.in_zoo(run.checkpoint_path):
+        raise UserError("an agent of the zoo can be tested (omg evaluate), not trained further.")
+    return checkpoints.find_model(Path(run.checkpoint_path), run.load_step) if run.checkpoint_path else None
+
+
+def goes_on(run: RunSettings, checkpoint: checkpoints.Checkpoint | None) -> bool:
+    """Whether the run starts from a checkpoint of its own, so that it goes on where it stopped."""
+    return bool(run.resume and checkpoint and checkpoint.path.parent == Path(str(run.run_dir)) / "checkpoints")
 
 
 def load_acting(loop: TrainingLoop, checkpoint: checkpoints.Checkpoint) -> Any:

@@ -17,7 +17,7 @@ from omg.evaluation.metrics import by_seed, over_seeds, summarise
 from omg.runners import EnvsFailed
 from omg.training import hosts
 from omg.training.loop import Totals, TrainingLoop, TrainState
-from omg.training.restore import load_learner
+from omg.training.restore import goes_on, load_learner
 from omg.training.settings import RunSettings
 from omg.utils import checkpoints, device
 from omg.utils.interrupts import Interrupts
@@ -68,7 +68,7 @@ class Trainer:
         self.tested_at = -1
         self.diverged = False
         if checkpoint:
-            self._restore(checkpoint, same_run=run.resume)
+            self._restore(checkpoint, goes_on(run, checkpoint))
         self.started = time.perf_counter() - self.counters.wall_seconds
 
     # --- the run
