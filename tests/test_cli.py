@@ -108,12 +108,15 @@ def test_a_new_run_starts_from_a_saved_model(run_dir, tmp_path, more):
     assert points[0]["test_return_mean"] == trained["test_return_mean"]
 
 
-def test_a_resumable_run_starts_from_a_saved_model_until_it_has_a_checkpoint_of_its_own(run_dir, tmp_path):
+def test_a_resumable_run_starts_from_a_saved_model_until_it_has_a_checkpoint_of_its_own(run_dir, tmp_path, capsys):
     home = tmp_path / "run"
+    home.mkdir()
+    (home / "config.yaml").touch()
     run = RunSettings(resume=True, run_dir=str(home), checkpoint_path=str(run_dir))
     found = start_of(run, home)
     assert found.path == run_dir / "checkpoints/200"
     assert not goes_on(run, found)
+    assert f"starting over from {run_dir}" in " ".join(capsys.readouterr().err.split())
     shutil.copytree(run_dir / "checkpoints/150", home / "checkpoints/150")
     own = start_of(run, home)
     assert own.path == home / "checkpoints/150"

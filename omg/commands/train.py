@@ -49,7 +49,7 @@ EXAMPLES = [
 ]
 MAY_CHANGE = (
     "run_dir", "resume", "evaluate", "local_results_path", "use_cuda", "debug", "compilation_cache", "use_tensorboard",
-    "mongo_url", "tracker", "keep_checkpoints", "save_replay", "worker_timeout", "load_step", "devices",
+    "mongo_url", "tracker", "keep_checkpoints", "save_replay", "worker_timeout", "devices",
     "coordinator", "hosts", "host",
 )  # fmt: skip
 """Settings that may differ when a run is resumed: they do not change what is learned."""
@@ -91,6 +91,7 @@ def main(command: Command) -> int:
             stack.enter_context(locked(folder))
             if (folder / "config.yaml").exists():
                 raise UserError(f"another process has begun a run in {folder}: repeat the command with --resume.")
+        check_hosts(prepared_run, folder)
         return under_sacred(*prepared_run)
 
 
@@ -102,14 +103,19 @@ def resume(command: Command, folder: Path) -> int:
             if not (folder / "summary.json").exists():
                 stack.enter_context(locked(check_writable(hosts.own_folder(folder))))
             run = _resumed(command, folder)
-        at = run[2][2].t_env if run and run[2][2] else -1
-        if hosts.largest(hosts.of_first(at) != at):
-            raise UserError(f"the hosts do not see the same checkpoints in {folder}.")
+        check_hosts(run, folder)
         if run:
             return under_sacred(*run)
     say(f"the run in {folder} is finished: nothing to do.")
     print(folder)
     return 0
+
+
+def check_hosts(run: Prepared | None, folder: Path) -> None:
+    """All hosts start from the same checkpoint."""
+    at = run[2][2].t_env if run and run[2][2] else -1
+    if hosts.largest(hosts.of_first(at) != at):
+        raise UserError(f"the hosts do not see the same checkpoints in {folder}.")
 
 
 def _resumed(command: Command, folder: Path) -> Prepared | None:

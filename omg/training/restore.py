@@ -24,7 +24,8 @@ def start_of(run: RunSettings, folder: Path) -> checkpoints.Checkpoint | None:
         if checkpoint:
             return checkpoint
         if (folder / "config.yaml").exists():
-            say(f"{folder} holds no complete checkpoint yet: starting over in the same folder.", "yellow")
+            where = f" from {run.checkpoint_path}" if run.checkpoint_path else ""
+            say(f"{folder} holds no complete checkpoint yet: starting over{where} in the same folder.", "yellow")
     if zoo.in_zoo(run.checkpoint_path):
         raise UserError("an agent of the zoo can be tested (omg evaluate), not trained further.")
     return checkpoints.find_model(Path(run.checkpoint_path), run.load_step) if run.checkpoint_path else None
