@@ -249,6 +249,14 @@ def test_stages_share_settings(tmp_path):
     assert not any(word.startswith("--with") for word in first)
 
 
+def test_a_budget_has_settings_for_a_verb_and_for_one_stage(tmp_path):
+    content = {"stages": [{"train": "iql", "lr": 0.1}, {"train": "vdn", "name": "team", "lr": 0.1}]}
+    budget = {"train": {"batch_size_run": 4, "lr": 0.2}, "team": {"lr": 0.3}}
+    first, team = (stage.words() for stage in plan_of("own", content, budget, tmp_path, None).stages)
+    assert {"--batch_size_run=4", "--lr=0.2"} <= set(first)
+    assert {"--batch_size_run=4", "--lr=0.3"} <= set(team), "a stage's settings override those of its verb"
+
+
 def test_a_workflow_has_variables_that_one_based_on_it_replaces(tmp_path):
     path, other = tmp_path / "first.yaml", tmp_path / "second.yaml"
     path.write_text(

@@ -2,8 +2,9 @@
 
 A stage is a mapping whose first key is a verb (collect, pool, pretrain, train, evaluate, adapt, compare) with its
 subject; its other keys are settings, and `with` holds settings that several stages share. In a subject or setting,
-`{name}` stands for the folder of an earlier stage or for a variable of the file or of the budget. Finished stages stay
-finished.
+`{name}` stands for the folder of an earlier stage or for a variable of the file or of the budget. The settings that a
+budget has for a verb (`train: {…}`) count for all its stages, those under a stage's name for this one. Finished stages
+stay finished.
 """
 
 from __future__ import annotations
@@ -151,6 +152,7 @@ class _Builder:
         of = "_".join(map(str, subject)) if isinstance(subject, list) else subject
         of = of.replace(":", "_").replace("/", "_") if isinstance(of, str) and zoo.in_zoo(of) else of
         title = check_name(str(values.pop("name", f"{verb}_{of}" if subject else verb)), "stage")
+        values |= self.budget.get(title, {})
         if title in self.homes:
             raise UserError(f"two stages are called {title}: give one a name of its own (name: …).")
         home = self.folder / title
