@@ -241,7 +241,7 @@ OTHER_VERBS = {
     "a workflow without a name": (["workflow"], "name of a workflow"),
     "an unknown workflow": (["workflow", "hop_pluss"], "Did you mean 'hop_plus'"),
     "a workflow with settings": (["workflow", "hop_plus", "--lr=1"], "--lr has no effect here"),
-    "no scripted policies": (["--config=hop", "--env-config=coin_game", "--pool=rules"], "no scripted policies"),
+    "no scripted policies": (["--config=ppo", "--env-config=simple_spread", "--pool=rules"], "no scripted policies"),
     "goals not learned yet": (["--config=hop_plus", "--env-config=stag_hunt"], "omg pretrain --config=hop_plus"),
     "planning in Python": (["--config=hop", "--env-config=pettingzoo"], "plans in the compiled environment"),
     "planning under partial sight": (["--config=hop", "--env_args.sight=2"], "--plan_from_state=true"),

@@ -45,9 +45,10 @@ def _shaping_coins(env_args: Mapping[str, Any]) -> MultiAgentEnv:
 
 
 def _jaxmarl(env_args: Mapping[str, Any]) -> MultiAgentEnv:
+    from omg.envs.coin_game import CoinGame
     from omg.envs.jaxmarl_adapter import JaxMARLEnv
 
-    return JaxMARLEnv(env_args)
+    return (CoinGame if env_args.get("name") == "coin_game" else JaxMARLEnv)(env_args)
 
 
 def _battle(env_args: Mapping[str, Any]) -> MultiAgentEnv:

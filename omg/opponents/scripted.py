@@ -16,6 +16,7 @@ from jaxtyping import Array, Float
 
 from omg.controllers.scripted_controller import WithMemory
 from omg.envs.multiagentenv import Spec
+from omg.opponents.coin_policies import COIN_GAME
 from omg.opponents.grid_policies import SNOWDRIFT, STAG_HUNT, random_action
 from omg.opponents.matrix_policies import MATRIX_GAME
 from omg.opponents.overcooked_policies import OVERCOOKED
@@ -281,6 +282,7 @@ REGISTRY: dict[str, dict[str, Callable]] = {
     "snowdrift": SNOWDRIFT,
     "matrix_game": MATRIX_GAME,
     "overcooked": OVERCOOKED,
+    "coin_game": COIN_GAME,
 }
 """Environment → name → a function from the environment's spec to the policy."""
 
@@ -320,4 +322,5 @@ SPLITS = {
     "snowdrift": Split(("always_clear", "never_clear", "follow_crowd"), ("topmost_drift", "random", "switcher")),
     "battle": Split(("nearest_enemy", "spread_fire"), ("focus_fire", "kite")),
     "overcooked": Split(("onion", "independent", "random"), ("plate", "plate_first", "static")),
+    "coin_game": Split(("own_coin", "nearest_coin"), ("other_coin", "retaliate", "random")),
 }
