@@ -813,7 +813,7 @@ MUTANTS: list[Mutant] = [
             "(1 - weight) * of_taken + weight / jnp.maximum(avail_actions.sum(-1), 1)",
             "of_taken",
         ),
-        ("belief = close(posterior, is_open, self.models.type_of)", "belief = posterior"),
+        ("belief = close(posterior, is_open, m.type_of)", "belief = posterior"),
         (
             "posterior = within(memory.belief, likelihood)",
             "posterior = within(memory.prior[..., m.type_of], likelihood)",
@@ -825,7 +825,7 @@ MUTANTS: list[Mutant] = [
     *_of(
         "controllers/hop_controller.py",
         f"{KNOWN}::test_an_agent_that_reached_its_goal_starts_from_the_prior_again",
-        ("return jnp.where(restart, spread(memory.prior, self.models.type_of, is_open), belief)", "return belief"),
+        ("return jnp.where(restart[..., None], anew, belief)", "return belief"),
         ("m.type_of[reached], memory.reached)", "m.type_of[reached], -1)"),
         ("belief=jnp.where(on[..., None], belief, memory.belief)", "belief=belief"),
         ("reached=jnp.where(on, reached_type, memory.reached)", "reached=reached_type"),
@@ -835,8 +835,15 @@ MUTANTS: list[Mutant] = [
     ),
     *_of(
         "controllers/hop_controller.py",
-        f"{KNOWN}::test_a_goal_that_stays_open_can_be_reached_again",
-        ("restart = ((reached >= 0) & closed)", "restart = (reached >= 0)"),
+        f"{KNOWN}::test_an_agent_chooses_anew_when_it_reached_a_goal_that_stays_open",
+        ("(closed | m.goals.chosen_anew)", "closed"),
+    ),
+    *_of(
+        "controllers/hop_controller.py",
+        f"{KNOWN}::test_a_goal_without_a_place_is_given_up_with_a_probability_per_step",
+        ("belief = (1 - hazard) * belief + hazard * anew", "pass"),
+        ("belief = (1 - hazard) * belief + hazard * anew", "belief = hazard * belief + (1 - hazard) * anew"),
+        ("(closed | m.goals.chosen_anew)", "(closed | True)"),
     ),
     *_of(
         "controllers/hop_controller.py",

@@ -39,6 +39,12 @@ def test_any_split_of_the_iterations_gives_the_same_state_from_one_program(exper
     assert experiment.loop.compiled._cache_size() == 1
 
 
+def test_a_test_reports_its_collections(experiment):
+    loop, reported = experiment.loop, []
+    loop.test(loop.init(), 0, 2 * loop.collected + 1, lambda *numbers: reported.append(numbers))
+    assert reported == [(1, 3), (2, 3), (3, 3)]
+
+
 def test_steps_counted_are_steps_taken(experiment):
     state, totals = experiment.loop.run(experiment.loop.init(), 0, 6)
     assert state.t_env == totals.steps == state.replay["filled"].sum()

@@ -255,6 +255,10 @@ def test_a_budget_has_settings_for_a_verb_and_for_one_stage(tmp_path):
     first, team = (stage.words() for stage in plan_of("own", content, budget, tmp_path, None).stages)
     assert {"--batch_size_run=4", "--lr=0.2"} <= set(first)
     assert {"--batch_size_run=4", "--lr=0.3"} <= set(team), "a stage's settings override those of its verb"
+    with pytest.raises(UserError, match=r"'taem', which is no verb and no stage. Did you mean 'team'"):
+        plan_of("own", content, {"taem": {"lr": 0.3}}, tmp_path, None)
+    with pytest.raises(UserError, match="cannot be called skip"):
+        plan_of("own", {"stages": [{"train": "iql", "name": "skip"}]}, {}, tmp_path, None)
 
 
 def test_a_workflow_has_variables_that_one_based_on_it_replaces(tmp_path):

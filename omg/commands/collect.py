@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from omg.artifacts import open_pool
-from omg.build import make_env
+from omg.build import host_of, make_env
 from omg.commands.common import configure, result_folder
 from omg.config import Command, env_label
 from omg.learners import goal_learning
@@ -38,7 +38,8 @@ def main(command: Command) -> int:
     check_writable(folder)
     pool = open_pool(config)
     groups = pool.groups(env.spec, pool.ids(["train"]))
-    played = goal_learning.play(env, groups, fill(VAESettings, config).vae_episodes, int(config["seed"]))
+    with host_of(env, config) as host:
+        played = goal_learning.play(env, groups, fill(VAESettings, config).vae_episodes, int(config["seed"]), host)
     path = make_folder(folder) / goal_learning.FILE
     temporary = path.with_name(f".{path.name}.writing")
     with temporary.open("wb") as file:

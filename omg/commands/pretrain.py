@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from omg.artifacts import build_goals, build_vae, card_of, home, open_pool
-from omg.build import make_env, open_host
+from omg.build import host_of, make_env
 from omg.commands.common import configure, result_folder, stamped
-from omg.components.episode_buffer import make_scheme
 from omg.config import Command
 from omg.controllers.scripted_controller import ScriptedMAC
 from omg.envs import MultiAgentEnv
-from omg.envs.host import HostEnv
 from omg.evaluation.figures import goal_figure, vae_figures
 from omg.learners import AM_REGISTRY, goal_learning, intention_learning
 from omg.learners.am_learner import VAESettings
@@ -29,7 +26,7 @@ from omg.modules.slot_goals import learn_types
 from omg.opponents import random_action
 from omg.opponents.pool import PoolSettings
 from omg.opponents.seating import SeatingSettings
-from omg.runners import HostRunner, PolicyGroup, VectorRunner
+from omg.runners import HostRunner, PolicyGroup, play_members
 from omg.utils import checkpoints
 from omg.utils.files import write_json
 from omg.utils.logging import ProgressReport, say, show
@@ -92,7 +89,8 @@ def pretrain_goals(config: dict[str, Any]) -> Path:
     else:
         pool = open_pool(config)
         groups = pool.groups(env.spec, pool.ids(["train"]))
-        played = goal_learning.play(env, groups, s.vae_episodes, int(config["seed"]))
+        with host_of(env, config) as host:
+            played = goal_learning.play(env, groups, s.vae_episodes, int(config["seed"]), host)
     # Goals are learned from what HOP's networks see.
     played = played._replace(obs=np.asarray(env.own_first(jnp.asarray(played.obs))))
     if g.goal_form == "slots":
@@ -174,20 +172,6 @@ def save(
     return folder
 
 
-@contextmanager
-def host_of(env: MultiAgentEnv, config: dict[str, Any]) -> Iterator[HostRunner | None]:
-    """The runner of an environment in Python; None for a compiled one."""
-    if not isinstance(env, HostEnv):
-        yield None
-        return
-    mac = ScriptedMAC(env.spec, random_action)
-    host = open_host(env, mac, config, *make_scheme(env.spec))
-    try:
-        yield host
-    finally:
-        host.close()
-
-
 def states_of(
     env: MultiAgentEnv, groups: Sequence[PolicyGroup], episodes: int, encoded: Encoded, host: HostRunner | None = None
 ) -> np.ndarray:
@@ -195,17 +179,8 @@ def states_of(
     rows = []
     random = PolicyGroup(ScriptedMAC(env.spec, random_action), jnp.zeros(1, jnp.int32), (-1,))
     for group in (*groups, random):
-        n = group.size
-        keys = jax.random.split(jax.random.key(n), n)
-        if host:
-            runner: Any = host.seated(group.mac, episodes)
-            members = [jax.tree.map(lambda x, i=i: x[i], group.policies) for i in range(n)]
-            played = [runner.play(p, jnp.int32(0), k, True).batch for p, k in zip(members, keys, strict=True)]
-            batch = jax.tree.map(lambda *x: jnp.stack(x), *played)
-        else:
-            runner = VectorRunner(env, group.mac, *make_scheme(env.spec), episodes, n_seeds=n)
-            play = jax.jit(lambda p, keys, r=runner, n=n: r.play(p, jnp.zeros(n, jnp.int32), keys, True).batch)
-            batch = play(group.policies, keys)
+        keys = jax.random.split(jax.random.key(group.size), group.size)
+        batch = play_members(env, group, episodes, keys, host)
         values = np.asarray(batch.unpacked("obs" if encoded == "obs" else "state"))
         if encoded == "agents":
             values = values[..., np.array(env.spec.agents_in_state)]

@@ -268,12 +268,16 @@ class HopMAC(Controller):
 
     def _by_types(self, memory: HopMemory, posterior: Array, is_open: Array, reached: Array) -> Array:
         """The belief after some goals closed or were reached."""
-        belief = close(posterior, is_open, self.models.type_of)
-        # An agent whose goal closed by being reached starts from the prior again; a goal that stays open can be
-        # reached again.
+        m = self.models
+        anew = spread(memory.prior, m.type_of, is_open)
+        belief = close(posterior, is_open, m.type_of)
+        if not m.goals.placed:
+            # These goals never close, but an agent may give one up.
+            hazard = self.settings.goal_hazard
+            belief = (1 - hazard) * belief + hazard * anew
         closed = ~jnp.take_along_axis(is_open, jnp.maximum(reached, 0)[..., None], -1)[..., 0]
-        restart = ((reached >= 0) & closed)[..., None]
-        return jnp.where(restart, spread(memory.prior, self.models.type_of, is_open), belief)
+        restart = (reached >= 0) & (closed | m.goals.chosen_anew)
+        return jnp.where(restart[..., None], anew, belief)
 
     def _by_preferences(
         self, memory: HopMemory, evidence: Array, is_open: Array, reached: Array, shown: Timestep

@@ -79,6 +79,8 @@ class Spec:
     """Where the tables in `obs_layout` hold offsets (x and y) from the observing agent instead of cells: the length of
     a step. The table of agents then lists the other ones only.
     """
+    cell_size: float = 0.0
+    """The length of a cell in the tables of `obs_layout`; 0: the scale of `obs_storage`."""
 
     def team_reward(self, reward: Float[Array | np.ndarray, "*axes agent"]) -> Float[Array, "*axes"]:
         """One reward for the team.

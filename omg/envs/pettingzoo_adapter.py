@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import math
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
@@ -250,14 +251,17 @@ def open_pettingzoo(env_args: Mapping[str, Any], seed: int) -> PettingZooGame:
     """Opens a parallel environment.
 
     Args:
-        env_args: `name` is a module with a `parallel_env` (mpe2.simple_tag_v3). `episode_limit`, `game_type` and
-            `shrink` belong to this adapter. All other settings are passed to `parallel_env`.
+        env_args: `name` is a module with a `parallel_env` (mpe2.simple_tag_v3). `episode_limit`, `game_type`,
+            `shrink`, `obs_layout`, `agents_in_obs` and `cell_size` belong to this adapter. All other settings are
+            passed to `parallel_env`.
         seed: the seed of the first episode.
     """
     settings = dict(env_args)
     name, limit = settings.pop("name", None), settings.pop("episode_limit", None)
     shrink = convert(settings.pop("shrink", 1), int, "env_args.shrink")
     check_game_type(settings.pop("game_type", "mixed"))
+    for key in ("obs_layout", "agents_in_obs", "cell_size"):
+        settings.pop(key, None)
     if not isinstance(name, str):
         raise UserError("env_args.name is missing: add with env_args.name=mpe2.simple_tag_v3.")
     no_environment = (
@@ -302,5 +306,28 @@ class PettingZooEnv(HostEnv):
     def __init__(self, env_args: Mapping[str, Any]):
         env = open_pettingzoo(env_args, 0)
         sizes = self.sizes("pettingzoo", env, check_game_type(env_args.get("game_type", "mixed")))
-        self.spec = replace(sizes, obs_layout=env.layout)
         env.close()
+        layout = _layout(env_args.get("obs_layout"), sizes.obs_size) or env.layout
+        agents = env_args.get("agents_in_obs") or ""
+        if agents not in ("", *(name for name, _ in layout)):
+            raise UserError(f"env_args.agents_in_obs is {agents!r}; obs_layout has {', '.join(n for n, _ in layout)}.")
+        cell = convert(env_args.get("cell_size") or 0.0, float, "env_args.cell_size")
+        self.spec = replace(sizes, obs_layout=layout, agents_in_obs=agents, cell_size=cell)
+
+
+def _layout(given: Any, obs_size: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """The components of an observation from `env_args.obs_layout`: names and shapes."""
+    if given is None:
+        return ()
+    example = "{hunters: [4, 3], time: [1]}"
+    if not isinstance(given, Mapping):
+        raise UserError(f"env_args.obs_layout gives the shape of every component, as in {example}, not {given!r}.")
+    layout = []
+    for name, shape in given.items():
+        if not isinstance(shape, list) or not shape or not all(type(n) is int and n > 0 for n in shape):
+            raise UserError(f"env_args.obs_layout.{name} is a shape, as in {example}, not {shape!r}.")
+        layout.append((str(name), tuple(shape)))
+    size = sum(math.prod(shape) for _, shape in layout)
+    if size != obs_size:
+        raise UserError(f"env_args.obs_layout describes {size} numbers, and an observation has {obs_size}.")
+    return tuple(layout)

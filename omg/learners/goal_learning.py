@@ -16,10 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from omg.components.episode_buffer import make_scheme
 from omg.envs import MultiAgentEnv, Spec
 from omg.modules.goal_sets import describe_event
-from omg.runners import PolicyGroup, VectorRunner
+from omg.runners import HostRunner, PolicyGroup, play_members
 from omg.utils.checkpoints import checksum
 from omg.utils.settings import UserError
 
@@ -37,13 +36,14 @@ class Trajectories(NamedTuple):
     avail_actions: np.ndarray
 
 
-def play(env: MultiAgentEnv, groups: Sequence[PolicyGroup], episodes: int, seed: int) -> Trajectories:
-    """Episodes of every member, each in a team of its own copies."""
+def play(
+    env: MultiAgentEnv, groups: Sequence[PolicyGroup], episodes: int, seed: int, host: HostRunner | None = None
+) -> Trajectories:
+    """Episodes of every member, each in a team of its own copies; `host` plays environments in Python."""
     columns = []
     for group in groups:
-        runner = VectorRunner(env, group.mac, *make_scheme(env.spec), episodes, n_seeds=group.size)
-        now, keys = jnp.zeros(group.size, jnp.int32), jax.random.split(jax.random.key(seed), group.size)
-        batch = jax.jit(lambda p, k, r=runner, now=now: r.play(p, now, k, True).batch)(group.policies, keys)
+        keys = jax.random.split(jax.random.key(seed), group.size)
+        batch = play_members(env, group, episodes, keys, host)
         playing = batch["filled"][..., None] & batch["alive"]
         arrays = (batch.unpacked("obs"), batch["reward"], playing, batch["actions"], batch["avail_actions"])
         columns.append([np.asarray(x).reshape(-1, *x.shape[2:]) for x in arrays])

@@ -57,7 +57,7 @@ class Entities:
         self.group_of = np.array(group_of)
         self.in_group = self.group_of[:, None] == np.unique(self.group_of)
         self.groups = self.in_group.shape[1]
-        self.cell = spec.entity_step or spec.obs_storage.scale
+        self.cell = spec.entity_step or spec.cell_size or spec.obs_storage.scale
 
     def features(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows entity feature"]:
         """Every entity relative to the observing agent."""

@@ -34,7 +34,8 @@ class GoalSettings(VAESize):
     n_intentions: int = setting(6, "goal_form intentions: how many", above=0)
     goal_hazard: float = setting(
         0.02,
-        "goal_memory preferences, goal_form intentions: probability per step that a goal is given up",
+        "goal_memory preferences, goal_form intentions, goals without places (strategies): probability per step that a "
+        "goal is given up",
         low=0,
         high=1,
     )
@@ -68,6 +69,9 @@ class GoalSet(Protocol):
     """Whether who pursues one goal would not take the action that reaches another."""
     placed: bool
     """Whether goals have places, so that agents are nearer to some than to others."""
+    chosen_anew: bool
+    """Whether an agent that reached a goal chooses again, also if the goal stays open; false: it keeps to its goal, as
+    to a strategy."""
     entities: int
     entity_size: int
 
@@ -85,7 +89,7 @@ class EnvGoals:
 
     def __init__(self, env: MultiAgentEnv):
         self.env, self.exclusive = env, env.exclusive_goals
-        self.placed = type(env).goal_distance is not MultiAgentEnv.goal_distance
+        self.placed = self.chosen_anew = type(env).goal_distance is not MultiAgentEnv.goal_distance
         self.n, self.size, self.types = env.n_goals, env.goal_size, list(env.goal_types)
         # Strategies are goals, but nothing that one could walk to.
         self.entities, self.entity_size = (self.n, self.size) if self.exclusive else (0, 0)
@@ -151,6 +155,7 @@ class LearnedGoals:
 
     exclusive = False
     placed = False
+    chosen_anew = True
 
     def __init__(self, env: MultiAgentEnv, space: GoalSpace, window: int):
         self.env, self.space = env, space

@@ -34,6 +34,7 @@ class SlotGoals:
     window = 0
     exclusive = True
     placed = True
+    chosen_anew = True
 
     def __init__(self, env: MultiAgentEnv, space: SlotSpace):
         self.entities_of = Entities(env.spec)

@@ -61,7 +61,7 @@ def retaliate(spec: Spec) -> WithMemory:
 
     The number that it remembers holds where both coins were, and how many more of its coins were taken. It sees who
     took a coin by who stands where the coin was. When JaxMARL begins another game, all places change: a coincidence
-    counts as a coin that was taken.
+    counts as a coin that was taken. A coin that appears again where it was is missed.
     """
     cells = SIZE * SIZE
 

@@ -1,6 +1,7 @@
 """Runners by name (`runner`)."""
 
 from omg.runners.host_runner import EnvsFailed, EpisodeRunner, HostRunner, ParallelRunner
+from omg.runners.members import play_members
 from omg.runners.team_runner import Opponents, PolicyGroup, TeamRunner, focal_scheme
 from omg.runners.vector_runner import EpisodeStats, VectorRunner
 
@@ -16,4 +17,5 @@ __all__ = [
     "TeamRunner",
     "VectorRunner",
     "focal_scheme",
+    "play_members",
 ]

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from omg.runners import EpisodeStats
-from omg.training.loop import Totals, TrainingLoop, TrainState
+from omg.training.loop import Report, Totals, TrainingLoop, TrainState
 
 
 class HostLoop(TrainingLoop):
@@ -36,14 +36,16 @@ class HostLoop(TrainingLoop):
             totals = jax.tree.map(jnp.add, totals, new)
         return state, totals
 
-    def test(self, state: TrainState, number: int, episodes: int) -> tuple[TrainState, EpisodeStats]:
-        return state, self.evaluate(self.learner.acting(state.learner), number, episodes)
+    def test(
+        self, state: TrainState, number: int, episodes: int, report: Report | None = None
+    ) -> tuple[TrainState, EpisodeStats]:
+        return state, self.evaluate(self.learner.acting(state.learner), number, episodes, report)
 
-    def evaluate(self, acting: Any, number: int, episodes: int) -> EpisodeStats:
+    def evaluate(self, acting: Any, number: int, episodes: int, report: Report | None = None) -> EpisodeStats:
         key = jax.random.fold_in(jax.random.fold_in(self.keys, 2**31 - 1), number)
         played = [
             jax.device_get(self.runner.run(acting, jnp.int32(0), self._key_of(key, r), True, number=r)[1])
-            for r in range(self.runner.rounds(episodes))
+            for r in self.collections(episodes, report)
         ]
         return self._first_of(played, episodes)
 

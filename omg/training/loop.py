@@ -7,6 +7,7 @@ mode plays one collection and learns nothing.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -25,6 +26,8 @@ from omg.training.settings import LoopSettings, ReplaySettings
 
 T_ENV_MAX = 2**31 - 1
 """Where the compiled step counter saturates; all schedules have ended by then, and the caller counts on."""
+Report = Callable[[int, int], None]
+"""Called before every collection of a test, with its number and how many there are."""
 
 
 class TrainState(NamedTuple):
@@ -135,15 +138,25 @@ class TrainingLoop:
         local = 0 if self.runner.n_seeds is None else 1
         return jax.tree.map(lambda x: np.zeros((*whole, *x.shape[local:]), x.dtype), shapes)
 
-    def test(self, state: TrainState, number: int, episodes: int) -> tuple[TrainState, EpisodeStats]:
+    def test(
+        self, state: TrainState, number: int, episodes: int, report: Report | None = None
+    ) -> tuple[TrainState, EpisodeStats]:
         """The `number`-th test of a run: `episodes` episodes, the same ones whenever it is repeated."""
         played, totals = [], self.no_totals()
-        for r in range(self.runner.rounds(episodes)):
+        for r in self.collections(episodes, report):
             state, _, stats = self._call(state, totals, r * self.collected, 1, number, test=True)
             played.append(hosts.fetch(stats))
         return state, self._first_of(played, episodes)
 
-    def evaluate(self, acting: Any, number: int, episodes: int) -> EpisodeStats:
+    def collections(self, episodes: int, report: Report | None) -> Iterator[int]:
+        """The collections of a test, each of them reported before it is played."""
+        rounds = self.runner.rounds(episodes)
+        for r in range(rounds):
+            if report:
+                report(r + 1, rounds)
+            yield r
+
+    def evaluate(self, acting: Any, number: int, episodes: int, report: Report | None = None) -> EpisodeStats:
         """The same test of given networks, in a program that does not contain learning."""
         t_env = jnp.zeros(self.keys.shape, jnp.int32)
         played = [
@@ -152,7 +165,7 @@ class TrainingLoop:
                     acting, t_env, self.keys, np.int32(r * self.collected), np.int32(number), self.runner.policies
                 )[1]
             )
-            for r in range(self.runner.rounds(episodes))
+            for r in self.collections(episodes, report)
         ]
         return self._first_of(played, episodes)
 

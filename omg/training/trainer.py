@@ -101,7 +101,7 @@ class Trainer:
                 focal = None if totals.focal_returns is None else _mean(totals.focal_returns, totals.episodes)
                 progress.update(counters.t_env, rate / run.seeds, _mean(totals.returns, totals.episodes), focal)
             if not signalled and self.tested_at != counters.t_env:
-                self._log_point(self._test())
+                self._log_point(self._test(progress))
             if run.save_model or signalled:
                 self.save()
         return signalled or None
@@ -146,7 +146,7 @@ class Trainer:
     def _between_calls(self, progress: ProgressReport) -> None:
         counters, run = self.counters, self.run
         due = counters.t_env >= counters.next_test
-        test = self._test() if due else {}
+        test = self._test(progress) if due else {}
         if due:
             counters.next_test = _after(counters.t_env, run.test_interval)
         if due or counters.t_env >= counters.next_log:
@@ -158,8 +158,16 @@ class Trainer:
             if counters.t_env:
                 self.save()
 
-    def _test(self) -> dict[str, list[float]]:
-        self.state, stats = self.loop.test(self.state, self.counters.tests, self.run.test_nepisode)
+    def _test(self, progress: ProgressReport) -> dict[str, list[float]]:
+        if self.loop.learner.mac.plans:
+            # It compiles a program of its own, and searches more than training does.
+            progress.note("testing…")
+
+        def report(number: int, of: int) -> None:
+            progress.status(f"testing: collection {number} of {of}")
+
+        self.state, stats = self.loop.test(self.state, self.counters.tests, self.run.test_nepisode, report)
+        progress.status(progress.text)
         self.counters.tests += 1
         self.tested_at = self.counters.t_env
         self.each_test = summarise(self.spec, stats, self.n_seeds)

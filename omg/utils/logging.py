@@ -211,8 +211,13 @@ class ProgressReport:
 
     def line(self) -> None:
         """A line of its own, where there is no bar."""
-        if self.bar is None and self.text:
-            say(f"{self.title}: {self.text}")
+        if self.text:
+            self.note(self.text)
+
+    def note(self, text: str) -> None:
+        """Any text as a line of its own, where there is no bar."""
+        if self.bar is None:
+            say(f"{self.title}: {text}")
 
 
 class JobTable:

@@ -12,9 +12,14 @@ from pettingzoo.test import parallel_api_test
 from omg.cli import main
 from omg.components.episode_buffer import make_scheme
 from omg.controllers import BasicMAC
-from omg.envs import make, to_pettingzoo
+from omg.controllers.scripted_controller import ScriptedMAC
+from omg.envs import make, to_pettingzoo, trust
 from omg.envs.pettingzoo_adapter import PettingZooGame, open_pettingzoo
-from omg.runners import REGISTRY
+from omg.learners import goal_learning
+from omg.modules.entities import Entities
+from omg.modules.slot_goals import learn_types
+from omg.opponents import REGISTRY as SCRIPTED
+from omg.runners import REGISTRY, PolicyGroup
 from omg.runners.workers import Recipe
 from omg.utils.settings import UserError
 
@@ -89,6 +94,44 @@ def test_supersuit_continues_episodes_after_an_agent_left():
     rewards = sum(vector.step(np.random.default_rng(i).integers(5, size=4))[1] for i in range(40))
     assert rewards.sum() > 2, "episodes continue after a hunter left, and new ones start"
     vector.close()
+
+
+BOARD = {"grid_size": 4, "hunters": 2, "hares": 2, "stags": 1, "episode_limit": 12}
+LAYOUT = {"hunters": [2, 3], "hares": [2, 3], "stags": [1, 3], "time": [1]}
+HUNT = {"name": "tests.envs.stag_hunt_zoo", **BOARD, "obs_layout": LAYOUT, "agents_in_obs": "hunters"}
+
+
+def test_goals_are_learned_through_pettingzoo_where_a_layout_is_given(monkeypatch):
+    monkeypatch.setattr(trust, "_allowed", {HUNT["name"]})
+    ours = make("stag_hunt", **BOARD)
+    args = HUNT | {"cell_size": ours.spec.obs_storage.scale}
+    zoo = make("pettingzoo", **args)
+    np.testing.assert_allclose(Entities(zoo.spec).cell, Entities(ours.spec).cell)
+    policies = [SCRIPTED["stag_hunt"][name](ours.spec) for name in ("always_stag", "always_hare")]
+    group = PolicyGroup(ScriptedMAC(zoo.spec, *policies), jnp.arange(2), (0, 1))
+    recipe = Recipe("pettingzoo", args, 1, (), trust.allowed())
+    host = REGISTRY["episode"](zoo, group.mac, *make_scheme(zoo.spec), 1, recipe, 60.0)
+    played = goal_learning.play(zoo, [group], 6, 0, host)
+    host.close()
+    learned, found = learn_types(zoo.spec, *played[:3])
+    hare, other_hare, stag = learned.types.tolist()
+    assert hare == other_hare != stag, "what it pays to reach them makes them different types"
+    assert found["events"] > 12
+
+
+@pytest.mark.parametrize(
+    ("change", "hint"),
+    [
+        ({"obs_layout": {"hunters": [2, 3]}}, "describes 6 numbers, and an observation has 16"),
+        ({"obs_layout": {"hunters": 16}}, "obs_layout.hunters is a shape"),
+        ({"obs_layout": [16]}, "gives the shape of every component"),
+        ({"agents_in_obs": "hunter"}, "agents_in_obs is 'hunter'; obs_layout has hunters, hares"),
+    ],
+)
+def test_a_mistake_in_a_layout_raises_a_user_error(monkeypatch, change, hint):
+    monkeypatch.setattr(trust, "_allowed", {HUNT["name"]})
+    with pytest.raises(UserError, match=hint):
+        make("pettingzoo", **(HUNT | change))
 
 
 class Duel(ParallelEnv):

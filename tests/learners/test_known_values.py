@@ -1060,13 +1060,23 @@ def test_an_agent_that_reached_its_goal_starts_from_the_prior_again(hunt):
     assert later.reached[0].tolist() == [-1, 0]
 
 
-def test_a_goal_that_stays_open_can_be_reached_again(hunt):
-    """No restart from the prior: the belief follows Bayes' rule."""
+def test_an_agent_chooses_anew_when_it_reached_a_goal_that_stays_open(hunt):
     start = hunt[2]
     reached = start._replace(caught=jnp.array([-1, 0], jnp.int32))
-    _, memory, _ = observed(hunt, (reached, reached), [[0, 0], [0, 0]])
-    np.testing.assert_allclose(memory.belief[0, 1], memory.belief[0, 0], rtol=1e-6)
+    before, memory, _ = observed(hunt, (reached, reached), [[0, 0], [0, 0]])
+    np.testing.assert_allclose(memory.belief[0, 1], before.belief[0, 1], rtol=1e-6)
     assert memory.reached[0].tolist() == [-1, 0]
+
+
+def test_a_goal_without_a_place_is_given_up_with_a_probability_per_step():
+    """As strategies: they never close, and an agent that reached one keeps to it."""
+    strategies = hunt_with(goal_hazard=0.2)
+    _, mac, start = strategies
+    mac.models.goals.placed = mac.models.goals.chosen_anew = False
+    reached = start._replace(caught=jnp.array([-1, 0], jnp.int32))
+    _, memory, record = observed(strategies, (reached, reached), [[0, 1], [0, 1]])
+    assert not np.allclose(record["posterior"], PRIOR, atol=0.01)
+    np.testing.assert_allclose(memory.belief, 0.8 * record["posterior"] + 0.2 * PRIOR, rtol=1e-5)
 
 
 def test_beliefs_that_are_switched_off():
