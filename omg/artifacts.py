@@ -20,7 +20,7 @@ from omg.envs.multiagentenv import Spec
 from omg.modules.am import REGISTRY as am_REGISTRY
 from omg.modules.am.omg_am import OMGAM, OMGSettings
 from omg.modules.entities import Entities
-from omg.modules.goal_sets import GoalSettings, GoalSpace, event_size
+from omg.modules.goal_sets import GoalSettings, GoalSpace
 from omg.modules.intentions import IntentionSpace
 from omg.modules.slot_goals import SlotSpace
 from omg.modules.vae import VAE
@@ -126,15 +126,12 @@ def _goal_card(spec: Spec, config: Mapping[str, Any]) -> Card:
     if s.goal_form == "intentions":
         sizes = {"size": Entities(spec).groups, "n_actions": spec.n_actions, "n_intentions": s.n_intentions}
         return _env_of(config) | {"goal_form": s.goal_form} | sizes
-    window = s.goal_window if s.goal_form == "trajectory" else 1
     return _env_of(config) | {
         "goal_form": s.goal_form,
-        "goal_window": window,
-        "size": event_size(s.goal_form, spec.obs_size, window),
+        "size": spec.obs_size + 2,  # with time and reward
         "goal_latent_dim": s.goal_latent_dim,
         "vae_hidden_dim": s.vae_hidden_dim,
         "n_goal_clusters": s.n_goal_clusters,
-        "goal_choice": s.goal_choice,
     }
 
 
@@ -153,7 +150,7 @@ def build_goals(card: Card, key: jax.Array) -> GoalSpace | SlotSpace | Intention
         types = card["size"]
         return IntentionSpace(card["n_intentions"], GOAL_SIZE + types, types, card["n_actions"], key)
     vae = VAE(card["size"], card["vae_hidden_dim"], card["goal_latent_dim"], key)
-    return GoalSpace(vae, jnp.zeros((card["n_goal_clusters"], card["goal_latent_dim"])), card["goal_form"])
+    return GoalSpace(vae, jnp.zeros((card["n_goal_clusters"], card["goal_latent_dim"])))
 
 
 TYPES = {

@@ -120,7 +120,7 @@ def resolve(
     `typed` are the keys that the user gave: one that no chosen component reads is an error. `extra` are the settings
     of the command itself.
     """
-    owners = known_keys(extra)
+    owners, config = known_keys(extra), configuration.without_gone(config, typed)
     for key in config:
         if key not in owners:
             hint = nearest(key, owners) or " Settings: omg train --help. A component of your own needs --import MODULE."

@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,9 @@ CONFIG_DIR = Path(__file__).parent / "configs"
 DEFAULT_ALG, DEFAULT_ENV = "iql", "foraging"
 
 Config = dict[str, Any]
+
+GONE = {"goal_choice": "clustered", "goal_window": 5}
+"""Settings of earlier versions, with the values whose models this version still understands."""
 
 
 class Loader(yaml.SafeLoader):
@@ -138,6 +141,14 @@ def override(config: Config, command: Command) -> Config:
     for key, value in command.updates:
         config = recursive_dict_update(config, nested(key, value))
     return config
+
+
+def without_gone(config: Mapping[str, Any], typed: Iterable[str] = ()) -> Config:
+    """The configuration of a saved model without settings that are gone; what was typed stays, to be refused."""
+    for key, value in GONE.items():
+        if config.get(key, value) != value and key not in typed:
+            raise UserError(f"this model was made with {key}={config[key]}, which this version no longer has.")
+    return {key: value for key, value in config.items() if key not in GONE or key in typed}
 
 
 def nested(key: str, value: Any) -> Config:

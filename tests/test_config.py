@@ -209,3 +209,12 @@ def test_a_preset_in_a_file_counts_as_one_on_the_command_line(tmp_path, capsys):
     assert [config[key] for key in ("optimiser", "batch_size_run", "lr")] == ["rmsprop", 1, 0.25]
     assert main(["evaluate", f"--checkpoint_path={tmp_path}", "--preset=pymarl"]) == 2
     assert "--preset=pymarl has no place here" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_saved_model_may_have_settings_that_are_gone():
+    saved = merged("--config=iql") | {"goal_choice": "clustered", "goal_window": 5}
+    assert resolve(saved) == resolve(merged("--config=iql"))
+    with pytest.raises(UserError, match="made with goal_choice=continuous, which this version no longer has"):
+        resolve(saved | {"goal_choice": "continuous"})
+    with pytest.raises(UserError, match="unknown key 'goal_choice'"):
+        resolve(saved, ["goal_choice"])

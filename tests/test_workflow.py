@@ -304,24 +304,17 @@ def test_events_are_the_steps_with_reward():
     playing = np.ones((2, 4, 1), bool)
     playing[1, 3] = False
     played = Trajectories(obs, reward, playing, np.zeros((2, 4, 1), int), np.ones((2, 4, 1, 2), bool))
-    rows, earned = events(played, "state", 1, 4)
-    np.testing.assert_array_equal(rows, [obs[0, 2, 0], obs[1, 0, 0]])
+    rows, earned = events(played, 4)
+    np.testing.assert_array_equal(rows, [[*obs[0, 2, 0], 0.5, 5], [*obs[1, 0, 0], 0, 1]])
     np.testing.assert_array_equal(earned, [5, 1])
-    rows, _ = events(played, "state_time_reward", 1, 4)
-    np.testing.assert_array_equal(rows[0], [*obs[0, 2, 0], 0.5, 5])
-    rows, _ = events(played, "trajectory", 3, 4)
-    np.testing.assert_array_equal(rows[0], obs[0, :3, 0].ravel())
-    np.testing.assert_array_equal(rows[1], [*np.zeros(6), *obs[1, 0, 0]])
 
 
-def test_goals_are_cluster_centres_or_single_events():
+def test_goals_in_a_latent_space_are_cluster_centres():
     rng = np.random.default_rng(0)
     latents = np.concatenate([rng.normal(c, 0.1, (50, 2)) for c in ((0, 0), (5, 0), (0, 5))]).astype(np.float32)
-    found = np.asarray(choose_goals(jnp.asarray(latents), 3, "clustered", jax.random.key(1)))
+    found = np.asarray(choose_goals(jnp.asarray(latents), 3, jax.random.key(1)))
     for centre in ((0, 0), (5, 0), (0, 5)):
         assert np.abs(found - centre).sum(-1).min() < 0.2
-    kept = np.asarray(choose_goals(jnp.asarray(latents), 3, "continuous", jax.random.key(1)))
-    assert all((latents == row).all(-1).any() for row in kept)
 
 
 def test_a_mistake_in_a_later_stage_is_reported_first_and_can_be_corrected(tmp_path, monkeypatch, capsys):

@@ -98,7 +98,7 @@ def pretrain_goals(config: dict[str, Any]) -> Path:
         return save("goals", types, card, config, s, [], found)
     if g.goal_form == "intentions":
         return pretrain_intentions(env, played, card, config)
-    rows, reward = goal_learning.events(played, g.goal_form, card["goal_window"], env.spec.episode_limit)
+    rows, reward = goal_learning.events(played, env.spec.episode_limit)
     if len(rows) < g.n_goal_clusters:
         raise UserError(
             f"there are {len(rows)} events with a reward in {len(played.obs)} episodes, too few for "
@@ -109,8 +109,8 @@ def pretrain_goals(config: dict[str, Any]) -> Path:
     assert isinstance(empty, GoalSpace)
     vae, curve = train(empty.vae, rows, s, key, f"goals of {config['env_config']}")
     latents = vae.encode(jnp.asarray(rows)).mu
-    goals = goal_learning.choose_goals(latents, g.n_goal_clusters, g.goal_choice, jax.random.fold_in(key, 2))
-    space = GoalSpace(vae, goals, g.goal_form)
+    goals = goal_learning.choose_goals(latents, g.n_goal_clusters, jax.random.fold_in(key, 2))
+    space = GoalSpace(vae, goals)
     nearest = np.asarray(space.distances(latents).argmin(-1))
     summary = {
         "events": len(rows),

@@ -124,7 +124,7 @@ def _resumed(command: Command, folder: Path) -> Prepared | None:
     The same settings are accepted again; settings that differ are refused by name.
     """
     load_plugins(command.imports)
-    saved = configuration.read_yaml(folder / "config.yaml")
+    saved = configuration.without_gone(configuration.read_yaml(folder / "config.yaml"))
     trust_modules(command, saved)
     typed = command.typed_keys()
     whole = bool(command.config or command.env_config)

@@ -81,8 +81,6 @@ class HopMemory(NamedTuple):
     """In the seats that searched: the policy of the last search for one sample of goals."""
     sample: Int[Array, "batch agent agent"]
     """That sample: the goals of all agents."""
-    window: Float[Array, "batch agent window obs"]
-    """The last observations of all agents, as many as a goal's description needs."""
 
 
 class HopMAC(Controller):
@@ -110,7 +108,7 @@ class HopMAC(Controller):
         elif isinstance(space, IntentionSpace):
             goals = entity_goals(env)
         elif space is not None:
-            goals = LearnedGoals(env, space, s.goal_window)
+            goals = LearnedGoals(env, space)
         self.models = HopModels(env, goals, s.hop_hidden_dim, s.use_goals)
         self.planner = Planner(env, self.models, s)
         self.needs = ("goals",) if s.learned_goals else ()
@@ -164,7 +162,6 @@ class HopMAC(Controller):
             is_open=jnp.ones((batch, m.n_goals), bool),
             search=jnp.zeros((batch, n, self.spec.n_actions)),
             sample=jnp.zeros((batch, n, n), jnp.int32),
-            window=jnp.zeros((batch, n, m.goals.window, self.spec.obs_size)),
         )  # fmt: skip
 
     def select_actions(
@@ -227,11 +224,8 @@ class HopMAC(Controller):
         evidence = jnp.where(near[..., None], likelihood, 1.0)
         likelihood = evidence if s.intra_belief else jnp.ones_like(evidence)
 
-        window = memory.window
-        if m.goals.window:
-            window = jnp.concatenate([window[:, :, 1:], obs[:, :, None]], 2)
         is_open = self.planner.open_goals(env_state, shown.obs)
-        reached = m.goals.reached(Event(seen, env_state, shown, window, memory.t))
+        reached = m.goals.reached(Event(seen, env_state, shown, memory.t))
         posterior = within(memory.belief, likelihood)
         if self.preferences is None:
             belief, joint = self._by_types(memory, posterior, is_open, reached), memory.joint
@@ -259,7 +253,6 @@ class HopMAC(Controller):
             pursued=jnp.where((running & memory.complete)[:, None, None], m.by_type(posterior), memory.pursued),
             complete=memory.complete & ((m.by_type(is_open[:, 0]) > 0) | ~self.present).all(-1),
             is_open=jnp.where(running[:, None], is_open[:, 0], memory.is_open),
-            window=window,
         )
         return memory, record
 

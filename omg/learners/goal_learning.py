@@ -75,21 +75,17 @@ def read(path: Path, spec: Spec) -> Trajectories:
     return played
 
 
-def events(played: Trajectories, form: str, window: int, limit: int) -> tuple[np.ndarray, np.ndarray]:
+def events(played: Trajectories, limit: int) -> tuple[np.ndarray, np.ndarray]:
     """Every event as the VAE's input, and its reward."""
     episode, time, agent = np.nonzero((played.reward != 0) & played.playing)
-    padded = np.pad(played.obs, ((0, 0), (window - 1, 0), (0, 0), (0, 0)))
-    seen = np.stack([padded[episode, time + k, agent] for k in range(window)], 1)
-    reward = played.reward[episode, time, agent]
-    rows = describe_event(form, jnp.asarray(seen), jnp.asarray(time / limit), jnp.asarray(reward))
+    reward, seen = played.reward[episode, time, agent], played.obs[episode, time, agent]
+    rows = describe_event(jnp.asarray(seen), jnp.asarray(time / limit), jnp.asarray(reward))
     return np.asarray(rows, np.float32), np.asarray(reward)
 
 
-def choose_goals(latents: Float[Array, "row latent"], n: int, choice: str, key: Array) -> Float[Array, "goal latent"]:
-    """Sampled events themselves (`continuous`), or the centres of k-means clusters of events (`clustered`)."""
+def choose_goals(latents: Float[Array, "row latent"], n: int, key: Array) -> Float[Array, "goal latent"]:
+    """The centres of k-means clusters of events."""
     centres = latents[jax.random.choice(key, len(latents), (n,), replace=False)]
-    if choice == "continuous":
-        return centres
 
     def improve(_: int, centres: Array) -> Array:
         nearest = ((latents[:, None] - centres) ** 2).sum(-1).argmin(-1)

@@ -22,13 +22,10 @@ class GoalSettings(VAESize):
     """How goals are learned from play (hop_plus)."""
 
     learned_goals: bool = setting(False, "goals are learned from play (omg pretrain); false: named by the environment")
-    goal_form: Literal["state", "trajectory", "state_time_reward", "slots", "intentions"] = setting(
+    goal_form: Literal["state_time_reward", "slots", "intentions"] = setting(
         "slots",
-        "what a goal is: an entity (slots), an entity that is chosen by learned preferences (intentions), or a state, "
-        "trajectory or state_time_reward in a latent space",
-    )
-    goal_choice: Literal["clustered", "continuous"] = setting(
-        "clustered", "goals are cluster centres (clustered) or sampled events themselves (continuous)"
+        "what a goal is: an entity (slots), an entity that is chosen by learned preferences (intentions), or a cluster "
+        "of events in a latent space (state_time_reward: observation, time and reward)",
     )
     n_goal_clusters: int = setting(12, "number of goals in a latent space", above=0)
     n_intentions: int = setting(6, "goal_form intentions: how many", above=0)
@@ -39,7 +36,6 @@ class GoalSettings(VAESize):
         low=0,
         high=1,
     )
-    goal_window: int = setting(5, "goal_form trajectory: length of the window in steps", above=0)
     goal_latent_dim: int = setting(8, "latent size of the goals' VAE", above=0)
     goals_path: str | None = setting(None, "learned goals; null: the newest ones that fit")
     gate_distance: float | None = setting(
@@ -53,8 +49,6 @@ class Event(NamedTuple):
     seen: Timestep
     env_state: Any
     shown: Timestep
-    window: Float[Array, "batch agent window obs"]
-    """The last observations of each agent, the newest last."""
     t: Int[Array, ""]
 
 
@@ -64,7 +58,6 @@ class GoalSet(Protocol):
     n: int
     size: int
     types: list[int]
-    window: int
     exclusive: bool
     """Whether who pursues one goal would not take the action that reaches another."""
     placed: bool
@@ -84,8 +77,6 @@ class GoalSet(Protocol):
 
 class EnvGoals:
     """The goals that the environment names: prey, drifts, strategies."""
-
-    window = 0
 
     def __init__(self, env: MultiAgentEnv):
         self.env, self.exclusive = env, env.exclusive_goals
@@ -119,31 +110,17 @@ class GoalSpace(eqx.Module):
 
     vae: VAE
     goals: Float[Array, "goal latent"]
-    form: str = eqx.field(static=True)
 
-    def embed(
-        self, window: Float[Array, "*rows window obs"], time: Array, reward: Array
-    ) -> Float[Array, "*rows latent"]:
-        return self.vae.encode(describe_event(self.form, window, time, reward)).mu
+    def embed(self, obs: Float[Array, "*rows obs"], time: Array, reward: Array) -> Float[Array, "*rows latent"]:
+        return self.vae.encode(describe_event(obs, time, reward)).mu
 
     def distances(self, latent: Float[Array, "*rows latent"]) -> Float[Array, "*rows goal"]:
         return jnp.sqrt(((latent[..., None, :] - self.goals) ** 2).sum(-1))
 
 
-def describe_event(
-    form: str, window: Float[Array, "*rows window obs"], time: Array, reward: Array
-) -> Float[Array, "*rows s"]:
+def describe_event(obs: Float[Array, "*rows obs"], time: Array, reward: Array) -> Float[Array, "*rows obs_and_two"]:
     """The input of f_ψ for an event; `time` is the fraction of the episode limit that has passed."""
-    if form == "trajectory":
-        return window.reshape(*window.shape[:-2], -1)
-    now = window[..., -1, :]
-    if form == "state":
-        return now
-    return jnp.concatenate([now, time[..., None], reward[..., None]], -1)
-
-
-def event_size(form: str, obs_size: int, window: int) -> int:
-    return {"state": obs_size, "trajectory": window * obs_size, "state_time_reward": obs_size + 2}[form]
+    return jnp.concatenate([obs, time[..., None], reward[..., None]], -1)
 
 
 class LearnedGoals:
@@ -157,13 +134,12 @@ class LearnedGoals:
     placed = False
     chosen_anew = True
 
-    def __init__(self, env: MultiAgentEnv, space: GoalSpace, window: int):
+    def __init__(self, env: MultiAgentEnv, space: GoalSpace):
         self.env, self.space = env, space
         self.entities_of = Entities(env.spec) if env.spec.agents_in_obs else None
         self.entities, self.entity_size = (self.entities_of.n, GOAL_SIZE) if self.entities_of else (0, 0)
         self.n, self.size = space.goals.shape
         self.types = list(range(self.n))
-        self.window = window if space.form == "trajectory" else 1
 
     def features(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows goal feature"]:
         return jnp.broadcast_to(self.space.goals, (*obs.shape[:-1], self.n, self.size))
@@ -174,10 +150,7 @@ class LearnedGoals:
     def distance(self, obs: Float[Array, "*rows obs"]) -> Float[Array, "*rows goal"]:
         """Between the observation and the decoded goal, in standard deviations per feature."""
         vae, size = self.space.vae, obs.shape[-1]
-        last = (
-            slice(0, size) if self.space.form != "trajectory" else slice((self.window - 1) * size, self.window * size)
-        )
-        wanted, scale = vae.decode(self.space.goals)[:, last], vae.scale[last]
+        wanted, scale = vae.decode(self.space.goals)[:, :size], vae.scale[:size]
         return jnp.sqrt((((obs[..., None, :] - wanted) / scale) ** 2).mean(-1))
 
     def open(self, env_state: Any, obs: Float[Array, "batch agent obs"]) -> Bool[Array, "batch goal"]:
@@ -186,5 +159,6 @@ class LearnedGoals:
     def reached(self, event: Event) -> Int[Array, "batch agent"]:
         reward = event.shown.reward
         time = jnp.broadcast_to(event.t / self.env.spec.episode_limit, reward.shape)
-        nearest = self.space.distances(self.space.embed(event.window, time, reward)).argmin(-1)
+        embedded = self.space.embed(event.seen.obs.astype(jnp.float32), time, reward)
+        nearest = self.space.distances(embedded).argmin(-1)
         return jnp.where((reward != 0) & event.seen.alive, nearest, -1)

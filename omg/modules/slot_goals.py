@@ -31,7 +31,6 @@ class SlotSpace(eqx.Module):
 class SlotGoals:
     """Every entity is a goal. It is open while the observation of at least one agent contains it."""
 
-    window = 0
     exclusive = True
     placed = True
     chosen_anew = True
