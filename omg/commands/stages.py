@@ -37,7 +37,7 @@ OF_A_MODEL = ("evaluate", "adapt")
 """Verbs whose subject is an earlier stage or an agent of the zoo."""
 TESTS, POINTS = 10, 50
 """How often a method is tested and logged while it learns, where its steps are a variable of the budget."""
-VARIABLES = ("variables", "skip")
+NO_SETTINGS = ("variables", "skip")
 """The keys of a budget that are no settings."""
 STAGE_VERBS = ("collect", "pool", "pretrain", "train", *OF_A_MODEL, "compare")
 
@@ -115,7 +115,7 @@ def plan_of(name: str, content: Mapping[str, Any], budget: dict[str, Any], folde
     builder = _Builder(env_config, shared, budget, here, variables)
     for i, stage in enumerate(content["stages"]):
         builder.add(i, stage)
-    known = [*VARIABLES, *STAGE_VERBS, *builder.homes, *builder.skipped]
+    known = [*NO_SETTINGS, *STAGE_VERBS, *builder.homes, *builder.skipped]
     for key in map(str, budget):
         if key not in known:
             raise UserError(f"a budget has settings of {key!r}, which is no verb and no stage.{nearest(key, known)}")
@@ -160,7 +160,7 @@ class _Builder:
         title = check_name(str(values.pop("name", f"{verb}_{of}" if subject else verb)), "stage")
         if title in self.homes:
             raise UserError(f"two stages are called {title}: give one a name of its own (name: …).")
-        if title in VARIABLES:
+        if title in NO_SETTINGS:
             raise UserError(f"a stage cannot be called {title}: this is a key of budgets.")
         values |= self.budget.get(title, {})
         home = self.folder / title
