@@ -55,6 +55,12 @@ def test_a_player_takes_the_coin_it_steps_on(game, placed):
     np.testing.assert_allclose(timestep.reward, [-1, -1])
     assert game.goals(after).open.all()
     assert timestep.obs[:, -1].tolist() == [0, 1], "an observation ends with the colour"
+    inner, *rest = state.game
+    last = state._replace(game=(inner.replace(step=jnp.int32(9)), *rest))
+    after, timestep = step(last, jnp.array([RIGHT, DOWN]), KEY)
+    assert game.goals(after).reached.tolist() == [0, 1]
+    np.testing.assert_allclose(timestep.reward, 0, err_msg="JaxMARL pays nothing in the last step of a game")
+    assert after.game[0].step == 0, "another game has begun"
 
 
 def test_goals_are_the_same_coins_for_both_players(game, placed):
