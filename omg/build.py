@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
@@ -13,7 +12,6 @@ from omg.components.action_selectors import REGISTRY as selector_REGISTRY
 from omg.components.episode_buffer import Groups, ReplayBuffer, Scheme, make_scheme
 from omg.controllers import REGISTRY as mac_REGISTRY
 from omg.controllers import WITH_PARTNERS, Controller
-from omg.controllers.scripted_controller import ScriptedMAC
 from omg.envs import REGISTRY as env_REGISTRY
 from omg.envs import MultiAgentEnv, Spec, checked, trust
 from omg.envs.host import HostEnv
@@ -25,7 +23,6 @@ from omg.modules.agents import REGISTRY as agent_REGISTRY
 from omg.modules.am import REGISTRY as am_REGISTRY
 from omg.modules.critics import REGISTRY as critic_REGISTRY
 from omg.modules.mixers import REGISTRY as mixer_REGISTRY
-from omg.opponents import random_action
 from omg.opponents.generators import GeneratorSettings
 from omg.opponents.pool import PoolSettings
 from omg.opponents.scripted import rule_of
@@ -326,19 +323,6 @@ def open_host(
     make: Any = choose(r_REGISTRY, run.runner, "runner")
     recipe = Recipe(run.env, dict(run.env_args), run.seed, loaded(), trust.allowed())
     return make(env, mac, scheme, axes, envs, recipe, run.worker_timeout)
-
-
-@contextmanager
-def host_of(env: MultiAgentEnv, config: Mapping[str, Any]) -> Iterator[HostRunner | None]:
-    """The runner of an environment in Python, for policies of any kind; None for a compiled one."""
-    if not isinstance(env, HostEnv):
-        yield None
-        return
-    host = open_host(env, ScriptedMAC(env.spec, random_action), config, *make_scheme(env.spec))
-    try:
-        yield host
-    finally:
-        host.close()
 
 
 def _within_limit(buffer: ReplayBuffer, gib: float, collected: int) -> ReplayBuffer:

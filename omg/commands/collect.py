@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from omg.artifacts import open_pool
-from omg.build import host_of, make_env
-from omg.commands.common import configure, result_folder
+from omg.build import make_env
+from omg.commands.common import configure, host_of, result_folder
 from omg.config import Command, env_label
 from omg.learners import goal_learning
 from omg.learners.am_learner import VAESettings

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -12,14 +13,16 @@ import jax
 import jax.numpy as jnp
 
 from omg import config as configuration
-from omg.build import make_learner, resolve
+from omg.build import make_learner, open_host, resolve
+from omg.components.episode_buffer import make_scheme
 from omg.config import Command
 from omg.controllers.scripted_controller import ScriptedMAC
 from omg.envs import MultiAgentEnv, trust
+from omg.envs.host import HostEnv
 from omg.opponents import REGISTRY as scripted_REGISTRY
-from omg.opponents import zoo
+from omg.opponents import random_action, zoo
 from omg.opponents.pool import Pool
-from omg.runners import PolicyGroup
+from omg.runners import HostRunner, PolicyGroup
 from omg.utils import checkpoints, device
 from omg.utils.logging import say
 from omg.utils.plugins import load_plugins
@@ -164,3 +167,16 @@ def scripted_player(env: MultiAgentEnv, name: str, what: str = "scripted policy"
 def names_in_replay(name: str, pool: Pool, partners: PolicyGroup) -> tuple[str, str]:
     """How a replay calls the focal agent and its partner, the last one of a group."""
     return f"{name} (focal agent)", pool.members[partners.ids[-1]].name
+
+
+@contextmanager
+def host_of(env: MultiAgentEnv, config: Mapping[str, Any]) -> Iterator[HostRunner | None]:
+    """The runner of an environment in Python, for policies of any kind; None for a compiled one."""
+    if not isinstance(env, HostEnv):
+        yield None
+        return
+    host = open_host(env, ScriptedMAC(env.spec, random_action), config, *make_scheme(env.spec))
+    try:
+        yield host
+    finally:
+        host.close()

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from omg.artifacts import build_goals, build_vae, card_of, home, open_pool
-from omg.build import host_of, make_env
-from omg.commands.common import configure, result_folder, stamped
+from omg.build import make_env
+from omg.commands.common import configure, host_of, result_folder, stamped
 from omg.config import Command
 from omg.controllers.scripted_controller import ScriptedMAC
 from omg.envs import MultiAgentEnv
