@@ -37,11 +37,11 @@ class HostLoop(TrainingLoop):
         return state, totals
 
     def test(
-        self, state: TrainState, number: int, episodes: int, report: Report | None = None
+        self, state: TrainState, number: int, episodes: int, report: Report = None
     ) -> tuple[TrainState, EpisodeStats]:
         return state, self.evaluate(self.learner.acting(state.learner), number, episodes, report)
 
-    def evaluate(self, acting: Any, number: int, episodes: int, report: Report | None = None) -> EpisodeStats:
+    def evaluate(self, acting: Any, number: int, episodes: int, report: Report = None) -> EpisodeStats:
         key = jax.random.fold_in(jax.random.fold_in(self.keys, 2**31 - 1), number)
         played = [
             jax.device_get(self.runner.run(acting, jnp.int32(0), self._key_of(key, r), True, number=r)[1])

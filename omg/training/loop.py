@@ -26,7 +26,7 @@ from omg.training.settings import LoopSettings, ReplaySettings
 
 T_ENV_MAX = 2**31 - 1
 """Where the compiled step counter saturates; all schedules have ended by then, and the caller counts on."""
-Report = Callable[[int, int], None]
+Report = Callable[[int, int], None] | None
 """Called before every collection of a test, with its number and how many there are."""
 
 
@@ -139,7 +139,7 @@ class TrainingLoop:
         return jax.tree.map(lambda x: np.zeros((*whole, *x.shape[local:]), x.dtype), shapes)
 
     def test(
-        self, state: TrainState, number: int, episodes: int, report: Report | None = None
+        self, state: TrainState, number: int, episodes: int, report: Report = None
     ) -> tuple[TrainState, EpisodeStats]:
         """The `number`-th test of a run: `episodes` episodes, the same ones whenever it is repeated."""
         played, totals = [], self.no_totals()
@@ -148,7 +148,7 @@ class TrainingLoop:
             played.append(hosts.fetch(stats))
         return state, self._first_of(played, episodes)
 
-    def collections(self, episodes: int, report: Report | None) -> Iterator[int]:
+    def collections(self, episodes: int, report: Report) -> Iterator[int]:
         """The collections of a test, each of them reported before it is played."""
         rounds = self.runner.rounds(episodes)
         for r in range(rounds):
@@ -156,17 +156,12 @@ class TrainingLoop:
                 report(r + 1, rounds)
             yield r
 
-    def evaluate(self, acting: Any, number: int, episodes: int, report: Report | None = None) -> EpisodeStats:
+    def evaluate(self, acting: Any, number: int, episodes: int, report: Report = None) -> EpisodeStats:
         """The same test of given networks, in a program that does not contain learning."""
-        t_env = jnp.zeros(self.keys.shape, jnp.int32)
-        played = [
-            jax.device_get(
-                self.play(
-                    acting, t_env, self.keys, np.int32(r * self.collected), np.int32(number), self.runner.policies
-                )[1]
-            )
-            for r in self.collections(episodes, report)
-        ]
+        t_env, policies, played = jnp.zeros(self.keys.shape, jnp.int32), self.runner.policies, []
+        for r in self.collections(episodes, report):
+            found = self.play(acting, t_env, self.keys, np.int32(r * self.collected), np.int32(number), policies)
+            played.append(jax.device_get(found[1]))
         return self._first_of(played, episodes)
 
     def _first_of(self, played: list[EpisodeStats], episodes: int) -> EpisodeStats:
