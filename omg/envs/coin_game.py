@@ -117,10 +117,12 @@ class CoinGame(JaxMARLEnv):
         if not self.n_goals:
             return None
         scene, game = board(SIZE), state.game[0]
-        for cell, colour in ((game.red_coin_pos, RED), (game.blue_coin_pos, BLUE)):
-            disc(scene, cell, 7, colour, "", shift=8 if colour == RED else -8)
-        for i, (cell, colour) in enumerate(((game.red_pos, RED), (game.blue_pos, BLUE))):
-            disc(scene, cell, 12, colour, f"{i + 1}", shift=6 * i - 3)
+        # Players in the upper half of a cell and coins in the lower one, red on the left: nothing covers anything.
+        players, coins = (game.red_pos, game.blue_pos), (game.red_coin_pos, game.blue_coin_pos)
+        for i, colour in enumerate((RED, BLUE)):
+            aside, (y, x), (row, column) = 0.25 * (2 * i - 1), players[i], coins[i]
+            disc(scene, (y - 0.2, x + aside), 9, colour, f"{i + 1}")
+            disc(scene, (row + 0.25, column + aside), 6, colour, "")
         return scene
 
 

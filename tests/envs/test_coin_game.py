@@ -9,7 +9,7 @@ import pytest
 
 from omg.controllers.scripted_controller import ScriptedMAC
 from omg.envs import make
-from omg.envs.coin_game import MOVES, offset, places_in
+from omg.envs.coin_game import BLUE, MOVES, RED, offset, places_in
 from omg.opponents import REGISTRY as SCRIPTED
 
 RIGHT, LEFT, UP, DOWN, STAY = range(5)
@@ -70,6 +70,15 @@ def test_goals_are_the_same_coins_for_both_players(game, placed):
     np.testing.assert_array_equal(red, [[0, 1, 1, 1], [-1, -1, 2, 0]])
     np.testing.assert_array_equal(blue, [[-1, 0, 1, 0], [1, 1, 2, 1]])
     np.testing.assert_array_equal(game.goal_distance(obs), [[1, 2], [1, 2]])
+
+
+def test_players_and_coins_in_one_cell_are_all_seen(game, placed):
+    picture = np.asarray(game.render(placed([1, 1], [1, 1], [1, 1], [1, 1])))
+    middle = picture[41:80, 41:80].reshape(-1, 3)
+    red, blue = ((middle == colour).all(1).sum() for colour in (RED, BLUE))
+    disc_and_coin = np.pi * (9**2 + 6**2)
+    assert 0.7 * disc_and_coin < red < 1.2 * disc_and_coin
+    assert 0.7 * disc_and_coin < blue < 1.2 * disc_and_coin
 
 
 def test_scripted_players_walk_to_the_coin_that_is_their_goal(game):
