@@ -1,8 +1,8 @@
 """JaxMARL's coin game with goals: the red coin and the blue coin.
 
-Two players walk on a board of 3×3 cells that wraps around. A coin pays 1 to whoever takes it; a player whose coin the
-other one takes loses 2. The first player is red, the second blue. An episode has several games (ten of ten steps);
-JaxMARL pays nothing in the last step of a game.
+Two players walk on a board of 3×3 cells that wraps around. A coin pays 1 to the player that takes it, and costs the
+player of its colour 2 if the other one takes it. The first player is red, the second blue. An episode has several games
+(ten of ten steps); JaxMARL pays nothing in the last step of a game.
 """
 
 from __future__ import annotations
