@@ -14,6 +14,7 @@ from omg.build import args_sanity_check, build, make_env
 from omg.commands.common import (
     Player,
     configure,
+    host_of,
     load_player,
     model_folder,
     names_in_replay,
@@ -32,6 +33,7 @@ from omg.evaluation.replay import save_replay
 from omg.opponents.pool import SPLIT_NAMES, PoolSettings
 from omg.opponents.seating import SeatingSettings
 from omg.runners import PolicyGroup
+from omg.runners.host_runner import HostRunner
 from omg.training.restore import check_seeds, load_acting
 from omg.training.settings import RunSettings
 from omg.utils import checkpoints
@@ -143,22 +145,29 @@ def with_pool(
                 if episode.embedding is not None:
                     embeddings[member] = episode.embedding
         save_replay(recorded[-1], folder / "replay.gif")
-    results, played = play_all(env, player, groups, episodes, f"{player.name} with {len(ids)} partners")
+    with host_of(env, config) as host:
+        results, played = play_all(env, player, groups, episodes, f"{player.name} with {len(ids)} partners", host)
     estimates = report.write(folder, pool, results, seeds, f"{player.name} on {config['env_config']}", embeddings)
     return {"episodes_per_opponent": played, "opponents": report.plain_numbers(estimates)}
 
 
 def play_all(
-    env: MultiAgentEnv, player: Player, groups: Sequence[PolicyGroup], episodes: int, title: str
+    env: MultiAgentEnv,
+    player: Player,
+    groups: Sequence[PolicyGroup],
+    episodes: int,
+    title: str,
+    host: HostRunner | None = None,
 ) -> tuple[list[list[Result]], int]:
     """For every seed of the player, the results with every member; and the episodes played with each."""
-    encounters = [Encounter(env, player.mac, group, episodes, player.vae) for group in groups]
+    encounters = [Encounter(env, player.mac, group, episodes, player.vae, host) for group in groups]
     results: list[list[Result]] = []
-    with ProgressReport(title, len(player.params) * len(encounters), unit="groups of partners") as progress:
+    in_all = len(player.params) * sum(encounter.played for encounter in encounters)
+    with ProgressReport(title, in_all, unit="episodes") as progress:
         for i, params in enumerate(player.params):
             found: list[Result] = []
-            for j, encounter in enumerate(encounters):
-                found += encounter.play(params, jax.random.fold_in(jax.random.key(17), i))
-                progress.update(i * len(encounters) + j + 1)
+            for encounter in encounters:
+                key = jax.random.fold_in(jax.random.key(17), i)
+                found += encounter.play(params, key, lambda more: progress.update(progress.done + more))
             results.append(sorted(found, key=lambda r: r.member))
     return results, encounters[0].episodes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -17,6 +18,7 @@ from omg.modules.am import Inferred, Judge, Seen
 from omg.modules.am.omg_am import choose
 from omg.modules.vae import VAE, Gaussian
 from omg.runners import EpisodeStats, PolicyGroup, VectorRunner
+from omg.runners.host_runner import HostRunner
 
 MODEL = ("action_accuracy", "subgoal_hit_ratio", "shuffled_hit_ratio", "latent_distance", "unchanged_distance")
 """Measures of an agent model; each model has some of them."""
@@ -33,7 +35,8 @@ class Result(NamedTuple):
 class Encounter:
     """Plays one seed of a trained agent with every member of an architecture group in one program.
 
-    Every member is met in `episodes` episodes (rounded up to a multiple of the seats).
+    Every member is met in `episodes` episodes (rounded up to a multiple of the seats). With `host` they are played in
+    turns in the environments of that runner, in Python.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class Encounter:
         group: PolicyGroup,
         episodes: int,
         vae: VAE | None = None,
+        host: HostRunner | None = None,
     ):
         n = env.spec.n_agents
         self.env, self.focal, self.group, self.vae = env, focal, group, vae
@@ -51,12 +55,23 @@ class Encounter:
         side = Side(group.mac, tuple(range(1, n)), group.size)
         self.mac = MultiModuleMAC(env.spec, focal, (0,), (side,))
         batch = n * group.size * self.envs
-        self.runner = VectorRunner(env, self.mac, *make_scheme(env.spec), batch)
+        self.runner: Any = (
+            host.seated(self.mac, batch) if host else VectorRunner(env, self.mac, *make_scheme(env.spec), batch)
+        )
+        self.played = batch * (2 if self.mac.prior_size and not focal.given_identity else 1)
+        """Episodes that `play` plays, with those that only provide what is carried over."""
         self.seats = jnp.repeat(jnp.arange(n, dtype=jnp.int8), batch // n)
-        self.compiled = jax.jit(self._play)
+        self.measured = jax.jit(self._measured)
+        # Episodes in Python cannot be part of a compiled program.
+        self.results_of = self._play if host else jax.jit(self._play)
 
-    def play(self, agent: Any, key: Array) -> list[Result]:
-        per_episode, embeddings = jax.device_get(self.compiled(agent, self.group.policies, key))
+    def play(self, agent: Any, key: Array, tell: Callable[[int], None] = lambda episodes: None) -> list[Result]:
+        """`tell` hears of the episodes that were played: in Python after each turn, otherwise of all together."""
+        if self.runner.host:
+            self.runner.tell = tell
+        per_episode, embeddings = jax.device_get(self.results_of(agent, self.group.policies, key))
+        if not self.runner.host:
+            tell(self.played)
         n = self.env.spec.n_agents
 
         def by_member(x: np.ndarray) -> np.ndarray:
@@ -92,7 +107,11 @@ class Encounter:
         return batch, stats, prior
 
     def _play(self, agent: Any, policies: Any, key: Array) -> tuple[dict[str, Array], Array]:
-        batch, stats, prior = self.episodes_of(agent, policies, key)
+        return self.measured(agent, key, *self.episodes_of(agent, policies, key))
+
+    def _measured(
+        self, agent: Any, key: Array, batch: EpisodeBatch, stats: EpisodeStats, prior: Array | None
+    ) -> tuple[dict[str, Array], Array]:
         own = jnp.take_along_axis(stats.agent_returns, self.seats[:, None].astype(jnp.int32), -1)[:, 0]
         numbers = {
             "return": self.env.spec.team_reward(stats.agent_returns),

@@ -78,8 +78,8 @@ class VectorRunner:
     ):
         if isinstance(env, HostEnv):
             raise UserError(
-                f"{env.spec.name} runs in Python, and this plays it in the compiled program. There omg train and omg "
-                "pretrain work (runner: episode or parallel), and omg evaluate without --pool."
+                f"{env.spec.name} runs in Python, and this plays it in the compiled program. There omg train, omg "
+                "collect, omg pretrain and omg evaluate work (runner: episode or parallel)."
             )
         self.env = env
         self.mac = mac

@@ -18,6 +18,7 @@ from omg.controllers.om_controller import TeamPolicies
 from omg.controllers.scripted_controller import ScriptedMAC
 from omg.envs import make, to_smac
 from omg.envs.smac_interface import SMACInterface
+from omg.evaluation.encounters import Encounter
 from omg.modules.vae import VAE
 from omg.opponents import REGISTRY as scripted
 from omg.runners import REGISTRY, HostRunner, PolicyGroup, VectorRunner
@@ -97,18 +98,30 @@ def among_partners(marines, config, runner, envs):
     env, mac, _ = marines
     networks = jax.vmap(mac.init_params)(jax.random.split(jax.random.key(7)))
     pool = [PolicyGroup(mac, networks, (0, 1)), scripted_group(env, "focus_fire", 2)]
-    vae = VAE(env.spec.obs_size, 8, 4, jax.random.key(5))
-    small = {"rnn_hidden_dim": 16, "pool": "x", "batch_size": 2, "buffer_size": 24, "length_buckets": 1}
-    small |= {"updates_per_iteration": 1, "env_args__map_name": "3m", "env_args__episode_limit": 25}
-    if config == "iql_omg":
-        small |= {"vae_latent_dim": 4, "vae_hidden_dim": 8, "cond_fc_dim": 4, "cond_rnn_dim": 8}
+    # OMG+ encodes the places of an agent in the state, OMG the observation.
+    encoded = len(env.spec.agents_in_state[0]) if config.endswith("omg_plus") else env.spec.obs_size
+    vae = VAE(encoded, 8, 4, jax.random.key(5))
+    small = {"rnn_hidden_dim": 16, "pool": "x", "length_buckets": 1}
+    small |= {"env_args__map_name": "3m", "env_args__episode_limit": 25}
+    if config.startswith("iql"):
+        small |= {"batch_size": 2, "buffer_size": 24, "updates_per_iteration": 1}
+    if "omg" in config:
+        small |= {"vae_latent_dim": 4, "vae_hidden_dim": 8, "cond_rnn_dim": 8}
+        small |= {} if config.endswith("plus") else {"cond_fc_dim": 4}
     built = configuration(config, "battle", runner=runner, batch_size_run=envs, test_nepisode=4, **small)
     return build(built, StandIns(pool, {"vae": vae}))
 
 
 @pytest.mark.parametrize(
     ("name", "config", "envs", "learns"),
-    or_slow(("episode", "iql", 1, False), slow=[("episode", "iql", 1, True), ("parallel", "iql_omg", 2, True)]),
+    or_slow(
+        ("episode", "iql", 1, False),
+        slow=[
+            ("episode", "iql", 1, True),
+            ("parallel", "iql_omg", 2, True),
+            *(("episode", f"ppo_{am}", 1, True) for am in ("am", "liam", "omg", "omg_plus", "meliba", "mix", "rl2")),
+        ],
+    ),
 )
 def test_one_agent_among_partners_plays_the_same_episodes_in_python(marines, name, config, envs, learns):
     """Fewer environments than episodes: the focal agent sits in one seat after the other."""
@@ -126,7 +139,7 @@ def test_one_agent_among_partners_plays_the_same_episodes_in_python(marines, nam
             same(*expected, *found)
             np.testing.assert_array_equal(found[1].members, expected[1].members)
             np.testing.assert_allclose(found[1].focal_returns, expected[1].focal_returns, atol=1e-4)
-            np.testing.assert_array_equal(found[0]["agent_idx"][:, 0], np.repeat([0, 1, 2], envs))
+            np.testing.assert_array_equal(found[0]["agent_idx"][:, 0], np.repeat([0, 1, 2], envs * in_python.loop.runner.episodes))
             met |= set(np.asarray(found[1].members).ravel().tolist())
         if not learns:
             return
@@ -139,6 +152,24 @@ def test_one_agent_among_partners_plays_the_same_episodes_in_python(marines, nam
         assert stats.focal_returns.shape == (6,)
     finally:
         in_python.loop.runner.host.close()
+
+
+def test_every_member_of_a_pool_gives_the_same_results_in_python(marines):
+    env, mac, agent = marines
+    networks = jax.vmap(mac.init_params)(jax.random.split(jax.random.key(7)))
+    in_python, heard = host("episode", env, mac, 1), []
+    try:
+        for group in (PolicyGroup(mac, networks, (0, 1)), scripted_group(env, "focus_fire", 2)):
+            expected = Encounter(env, mac, group, 3).play(agent, jax.random.key(2))
+            encounter = Encounter(env, mac, group, 3, host=in_python)
+            found = encounter.play(agent, jax.random.key(2), heard.append)
+            assert [result.member for result in found] == list(group.ids)
+            for one, other in zip(found, expected, strict=True):
+                assert one.numbers == pytest.approx(other.numbers, abs=1e-4)
+                np.testing.assert_allclose(one.embeddings, other.embeddings, atol=1e-4)
+    finally:
+        in_python.close()
+    assert heard == [1] * 9, "one environment: every episode is a turn"
 
 
 def test_an_episode_that_starts_again_starts_with_an_empty_memory(marines):
