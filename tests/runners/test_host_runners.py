@@ -139,7 +139,8 @@ def test_one_agent_among_partners_plays_the_same_episodes_in_python(marines, nam
             same(*expected, *found)
             np.testing.assert_array_equal(found[1].members, expected[1].members)
             np.testing.assert_allclose(found[1].focal_returns, expected[1].focal_returns, atol=1e-4)
-            np.testing.assert_array_equal(found[0]["agent_idx"][:, 0], np.repeat([0, 1, 2], envs * in_python.loop.runner.episodes))
+            each = envs * in_python.loop.runner.episodes
+            np.testing.assert_array_equal(found[0]["agent_idx"][:, 0], np.repeat([0, 1, 2], each))
             met |= set(np.asarray(found[1].members).ravel().tolist())
         if not learns:
             return
