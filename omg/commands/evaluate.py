@@ -162,12 +162,12 @@ def play_all(
     """For every seed of the player, the results with every member; and the episodes played with each."""
     encounters = [Encounter(env, player.mac, group, episodes, player.vae, host) for group in groups]
     results: list[list[Result]] = []
-    in_all = len(player.params) * sum(encounter.played for encounter in encounters)
-    with ProgressReport(title, in_all, unit="episodes") as progress:
+    total = len(player.params) * sum(encounter.played for encounter in encounters)
+    with ProgressReport(title, total, unit="episodes") as progress:
         for i, params in enumerate(player.params):
             found: list[Result] = []
             for encounter in encounters:
                 key = jax.random.fold_in(jax.random.key(17), i)
-                found += encounter.play(params, key, lambda more: progress.update(progress.done + more))
+                found += encounter.play(params, key, lambda played: progress.update(progress.done + played))
             results.append(sorted(found, key=lambda r: r.member))
     return results, encounters[0].episodes

@@ -33,10 +33,10 @@ class Result(NamedTuple):
 
 
 class Encounter:
-    """Plays one seed of a trained agent with every member of an architecture group in one program.
+    """Plays one seed of a trained agent with every member of an architecture group.
 
-    Every member is met in `episodes` episodes (rounded up to a multiple of the seats). With `host` they are played in
-    turns in the environments of that runner, in Python.
+    Every member plays `episodes` episodes (rounded up to a multiple of the seats): all of them in one program, or with
+    `host` one in every seat after the other, in the environments of that runner, in Python.
     """
 
     def __init__(
@@ -50,28 +50,31 @@ class Encounter:
     ):
         n = env.spec.n_agents
         self.env, self.focal, self.group, self.vae = env, focal, group, vae
-        self.envs = -(-episodes // n)
-        self.episodes = self.envs * n
+        in_a_seat = -(-episodes // n)
+        self.episodes = in_a_seat * n
+        # In Python every step computes the actions of a whole round: rounds are small there.
+        self.rounds, self.envs = (in_a_seat, 1) if host else (1, in_a_seat)
         side = Side(group.mac, tuple(range(1, n)), group.size)
         self.mac = MultiModuleMAC(env.spec, focal, (0,), (side,))
         batch = n * group.size * self.envs
         self.runner: Any = (
             host.seated(self.mac, batch) if host else VectorRunner(env, self.mac, *make_scheme(env.spec), batch)
         )
-        self.played = batch * (2 if self.mac.prior_size and not focal.given_identity else 1)
-        """Episodes that `play` plays, with those that only provide what is carried over."""
+        self.played = self.rounds * batch * (2 if self.mac.prior_size and not focal.given_identity else 1)
+        """All episodes with all members, those included that only provide what is carried over."""
         self.seats = jnp.repeat(jnp.arange(n, dtype=jnp.int8), batch // n)
-        self.measured = jax.jit(self._measured)
+        self.measure = jax.jit(self._measure)
         # Episodes in Python cannot be part of a compiled program.
-        self.results_of = self._play if host else jax.jit(self._play)
+        self.play_and_measure = self._play_and_measure if host else jax.jit(self._play_and_measure)
 
-    def play(self, agent: Any, key: Array, tell: Callable[[int], None] = lambda episodes: None) -> list[Result]:
-        """`tell` hears of the episodes that were played: in Python after each turn, otherwise of all together."""
+    def play(self, agent: Any, key: Array, on_played: Callable[[int], None] = lambda episodes: None) -> list[Result]:
+        """`on_played` is called with the number of episodes that were played: in Python after each turn, else once."""
         if self.runner.host:
-            self.runner.tell = tell
-        per_episode, embeddings = jax.device_get(self.results_of(agent, self.group.policies, key))
+            self.runner.on_played = on_played
+        keys = [key, *(jax.random.fold_in(key, 1_000_000 + i) for i in range(1, self.rounds))]
+        rounds = [jax.device_get(self.play_and_measure(agent, self.group.policies, k)) for k in keys]
         if not self.runner.host:
-            tell(self.played)
+            on_played(self.played)
         n = self.env.spec.n_agents
 
         def by_member(x: np.ndarray) -> np.ndarray:
@@ -80,10 +83,10 @@ class Encounter:
                 self.group.size, n * self.envs, *x.shape[1:]
             )
 
-        split = {name: by_member(value) for name, value in per_episode.items()}
-        summaries = by_member(embeddings)
+        together = jax.tree.map(lambda *each: np.concatenate([by_member(x) for x in each], 1), *rounds)
+        per_episode, embeddings = together
         return [
-            Result(member, {name: _mean(values[i]) for name, values in split.items()}, summaries[i])
+            Result(member, {name: _mean(values[i]) for name, values in per_episode.items()}, embeddings[i])
             for i, member in enumerate(self.group.ids)
         ]
 
@@ -106,10 +109,10 @@ class Encounter:
         assert batch is not None
         return batch, stats, prior
 
-    def _play(self, agent: Any, policies: Any, key: Array) -> tuple[dict[str, Array], Array]:
-        return self.measured(agent, key, *self.episodes_of(agent, policies, key))
+    def _play_and_measure(self, agent: Any, policies: Any, key: Array) -> tuple[dict[str, Array], Array]:
+        return self.measure(agent, key, *self.episodes_of(agent, policies, key))
 
-    def _measured(
+    def _measure(
         self, agent: Any, key: Array, batch: EpisodeBatch, stats: EpisodeStats, prior: Array | None
     ) -> tuple[dict[str, Array], Array]:
         own = jnp.take_along_axis(stats.agent_returns, self.seats[:, None].astype(jnp.int32), -1)[:, 0]

@@ -66,7 +66,7 @@ class HostRunner:
 
     n_seeds = None
     policies = ()
-    tell: Callable[[int], None] = staticmethod(lambda episodes: None)
+    on_played: Callable[[int], None] = staticmethod(lambda episodes: None)
     """Called after each turn, with the number of its episodes."""
 
     def __init__(
@@ -163,7 +163,7 @@ class HostRunner:
         for first in range(0, n, len(self.envs)):
             turn = list(range(first, min(first + len(self.envs), n)))
             memory = self._play_turn(turn, records, keys, params, fresh, t_env, key, test_mode)
-            self.tell(len(turn))
+            self.on_played(len(turn))
         scales = tuple((name, f.scale) for name, f in self.scheme.items() if f.scale != 1.0)
         stats = EpisodeStats(*(jax.tree.map(jnp.asarray, x) for x in records[1:]))
         return Played(EpisodeBatch(jax.tree.map(jnp.asarray, data), scales), stats, memory)

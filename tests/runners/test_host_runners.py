@@ -155,22 +155,35 @@ def test_one_agent_among_partners_plays_the_same_episodes_in_python(marines, nam
         in_python.loop.runner.host.close()
 
 
-def test_every_member_of_a_pool_gives_the_same_results_in_python(marines):
-    env, mac, agent = marines
+@pytest.mark.parametrize(
+    ("name", "config", "envs"),
+    or_slow(("episode", "ppo_liam", 1), slow=[("parallel", "ppo_liam", 4), ("episode", "ppo_rl2", 1)]),
+)
+def test_every_member_of_a_pool_gives_the_same_results_in_python(marines, name, config, envs):
+    env, mac, _ = marines
+    learner = among_partners(marines, config, "vector", 1).learner
+    agent = learner.acting(learner.init(jax.random.key(3)))
     networks = jax.vmap(mac.init_params)(jax.random.split(jax.random.key(7)))
-    in_python, heard = host("episode", env, mac, 1), []
+    in_python = host(name, env, mac, envs)
     try:
         for group in (PolicyGroup(mac, networks, (0, 1)), scripted_group(env, "focus_fire", 2)):
-            expected = Encounter(env, mac, group, 3).play(agent, jax.random.key(2))
-            encounter = Encounter(env, mac, group, 3, host=in_python)
+            heard: list[int] = []
+            expected = Encounter(env, learner.mac, group, 3).play(agent, jax.random.key(2))
+            encounter = Encounter(env, learner.mac, group, 3, host=in_python)
             found = encounter.play(agent, jax.random.key(2), heard.append)
             assert [result.member for result in found] == list(group.ids)
+            assert max(heard) <= envs, "a turn"
+            assert sum(heard) == encounter.played == 3 * group.size * (2 if config == "ppo_rl2" else 1)
             for one, other in zip(found, expected, strict=True):
                 assert one.numbers == pytest.approx(other.numbers, abs=1e-4)
+                assert one.embeddings.shape == (3, learner.mac.am.output_size)
                 np.testing.assert_allclose(one.embeddings, other.embeddings, atol=1e-4)
+        # More episodes are further rounds, on other maps.
+        (longer,) = Encounter(env, learner.mac, group, 6, host=in_python).play(agent, jax.random.key(2))
+        assert longer.numbers["focal_return"] != pytest.approx(found[0].numbers["focal_return"], abs=1e-6)
+        assert len(longer.embeddings) == 6
     finally:
         in_python.close()
-    assert heard == [1] * 9, "one environment: every episode is a turn"
 
 
 def test_an_episode_that_starts_again_starts_with_an_empty_memory(marines):
