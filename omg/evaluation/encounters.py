@@ -71,6 +71,7 @@ class Encounter:
         """`on_played` is called with the number of episodes that were played: in Python after each turn, else once."""
         if self.runner.host:
             self.runner.on_played = on_played
+        # Runners fold the numbers of steps into a key: those of further rounds are far from them.
         keys = [key, *(jax.random.fold_in(key, 1_000_000 + i) for i in range(1, self.rounds))]
         rounds = [jax.device_get(self.play_and_measure(agent, self.group.policies, k)) for k in keys]
         if not self.runner.host:
